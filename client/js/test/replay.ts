@@ -23,6 +23,22 @@ export interface Script {
   steps: { [name: string]: unknown }[];
 }
 
+/** Carries the frames of a script, and gives them back as they arrive. */
+export interface Line {
+  open(): void;
+  /** Closes the socket with this code, and returns the one that arrives. */
+  lost(code: number): number;
+  up<Frame extends object>(frame: Frame): Frame;
+  down<Frame extends object>(frame: Frame): Frame;
+}
+
+const DIRECT: Line = {
+  open: () => undefined,
+  lost: (code) => code,
+  up: (frame) => frame,
+  down: (frame) => frame,
+};
+
 /** A session whose clock is moved by hand, and what has come out of it and was not asked for yet. */
 export class Replay {
   #now = 0;
@@ -33,8 +49,10 @@ export class Replay {
   #sources: (string | null)[] = [];
   #rejoins = 0;
   #stopped: number | undefined = undefined;
+  readonly #line: Line;
 
-  constructor(client: string, state = true) {
+  constructor(client: string, { state = true, line = DIRECT }: { state?: boolean; line?: Line } = {}) {
+    this.#line = line;
     const session = new Session({ client, now: () => this.#now, parts: state ? PARTS : { ...PARTS, state } });
     this.session = withConversations(session, () => this.#now);
     const closedError = new PlaitError("closed", "the client is closed");
@@ -49,11 +67,13 @@ export class Replay {
 
   step(name: string, value: unknown): void {
     const { session } = this;
-    if (name === "open") session.open();
-    else if (name === "lost") session.lost(value as number);
+    if (name === "open") {
+      this.#line.open();
+      session.open();
+    } else if (name === "lost") session.lost(this.#line.lost(value as number));
     else if (name === "edit") session.push(value as Op[]);
     else if (name === "set") session.push(diff(session.shown, plain(value), session.keys));
-    else if (name === "receive") session.receive(value as ServerMessage);
+    else if (name === "receive") session.receive(this.#line.down(value as ServerMessage));
     else if (name === "wait") this.#wait(value as number);
     else if (name === "view") session.conversations.of(value as string).open();
     else if (name === "watch") session.conversations.find(value as string, TaskRuns).open();
@@ -77,7 +97,7 @@ export class Replay {
   }
 
   #gather(): void {
-    this.#sent.push(...this.session.takeFrames());
+    this.#sent.push(...this.session.takeFrames().map((frame) => this.#line.up(frame)));
     for (const event of this.session.takeEvents()) {
       if (event.type === "applied") this.#outcomes[event.push.ref] = `ack ${event.version}`;
       if (event.type === "refused") this.#outcomes[event.push.ref] = `nack ${event.error.code}`;

@@ -36,7 +36,7 @@ function expanded(_: string, value: unknown): unknown {
 for (const file of readdirSync(FOLDER).filter((name) => name.endsWith(".json"))) {
   const script = JSON.parse(readFileSync(new URL(file, FOLDER), "utf8"), expanded) as Script;
   test(`${file}: ${script.description}`, () => {
-    const replay = new Replay(script.client, script.state);
+    const replay = new Replay(script.client, { state: script.state });
     for (const step of script.steps) {
       for (const [name, value] of Object.entries(step)) {
         expect(STEPS).toContain(name);
