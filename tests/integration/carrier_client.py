@@ -46,7 +46,7 @@ class CarrierClient:
     async def join(self, path: str, client: str = "", **join: Any) -> int:
         """Open a channel, and wait until it is joined; return its number."""
         number = await self.open(path, client, **join)
-        await self.until(lambda: self.frames[number] or number in self.closed)
+        await self.until_answered(number)
         assert self.frames[number], self.closed
         assert self.frames[number][0]["type"] == "joined"
         return number
@@ -68,6 +68,14 @@ class CarrierClient:
         assert frame is not None
         assert frame["type"] == "result", frame
         return frame.get("value")
+
+    async def until_answered(self, number: int) -> None:
+        """Wait until a channel has a frame, or is closed."""
+        await self.until(lambda: self.frames[number] or number in self.closed)
+
+    async def until_shown(self, number: int, text: str) -> None:
+        """Wait until a frame of a channel has a text in it."""
+        await self.until(lambda: text in str(self.frames[number]))
 
     async def until_closed(self, number: int) -> tuple[int, str]:
         """Wait until the server has closed a channel; return its code and reason."""

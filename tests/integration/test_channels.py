@@ -272,7 +272,7 @@ async def test_channels_and_their_carrier_count_for_the_limit_of_an_address(serv
         numbers = []
         while True:
             numbers.append(await carrier.open(PATH.format(4)))
-            await carrier.until(lambda: carrier.frames[numbers[-1]] or numbers[-1] in carrier.closed)
+            await carrier.until_answered(numbers[-1])
             if carrier.frames[numbers[-1]]:
                 break
 
