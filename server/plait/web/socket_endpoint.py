@@ -23,7 +23,7 @@ from plait.web.relay.messages import SentScope
 from plait.web.server_context import ServerContext, as_get
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.channels import Carrier, Channel
-from plait.web.sockets.entrance import CHANNEL, CHANNELS, Entrance, find_entrance
+from plait.web.sockets.entrance import CHANNEL, CHANNELS, ENTRANCE, Entrance
 from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.pending_join import SocketResources, run_unless_disconnected
@@ -53,7 +53,7 @@ class SocketEndpoint:
         if (await receive())["type"] != "websocket.connect":
             return
         opening = _Opening(self._context, scope, receive, send)
-        if (entrance := find_entrance(scope)) is None:
+        if (entrance := scope.get("extensions", {}).get(ENTRANCE)) is None:
             await opening.open()
         else:
             await opening.carry(entrance)
@@ -120,7 +120,7 @@ class _Opening:
                 leave()
         if socket is None:
             return
-        carrier = Carrier(socket, entrance.open, context.limits, context.scheduler, ended=context.relays.discard)
+        carrier = Carrier(socket, entrance, context.limits, context.scheduler, ended=context.relays.discard)
         context.relays.add(carrier)
         socket.attach(carrier)
         if isinstance(socket, AsgiSocket):

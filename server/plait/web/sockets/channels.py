@@ -6,10 +6,11 @@ the carrier. Above it, nothing is read from the carrier.
 """
 
 import asyncio
+import logging
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from starlette.types import Message
@@ -18,10 +19,11 @@ from websockets.frames import Opcode
 from plait.actor.transport import Frame, Transport
 from plait.limits import Limits
 from plait.web.fairness import FairScheduler
+from plait.web.sockets.entrance import Entrance
 from plait.web.sockets.frame_reader import ABNORMAL
 from plait.web.sockets.framing import shorten
 from plait.web.sockets.marked import MARKED, MarkedTransport
-from plait_schemas.codes import BAD_FRAME, GOING_AWAY, NOT_FOUND, TRY_AGAIN_LATER
+from plait_schemas.codes import BAD_FRAME, GOING_AWAY, INTERNAL_ERROR, NOT_FOUND, TRY_AGAIN_LATER
 
 __all__ = ["Carrier", "Channel"]
 
@@ -39,6 +41,9 @@ _TOO_BIG: Final = 1009
 # The number of a channel, and a space.
 _LONGEST_HEAD: Final = 10
 _TARGET: Final = re.compile(rb"/[!-~]{0,8191}")
+
+log = logging.getLogger("plait.sockets")
+
 _LEAVING: Final = "the server is shutting down"
 
 
@@ -48,7 +53,7 @@ class Carrier:
     def __init__(
         self,
         socket: Transport,
-        open: Callable[[str, "Channel"], Coroutine[Any, Any, None]],
+        entrance: Entrance,
         limits: Limits,
         scheduler: FairScheduler,
         *,
@@ -57,8 +62,7 @@ class Carrier:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = socket
-        # Passes the request of a channel through the app.
-        self._open_channel = open
+        self._entrance = entrance
         self.limits = limits
         self.scheduler = scheduler
         self._ended = ended
@@ -180,7 +184,7 @@ class Carrier:
             channel.close(GOING_AWAY, _LEAVING)
             return
         self.hold(channel, _REQUEST)
-        task = self._loop.create_task(self._open_channel(target.decode(), channel), name="plait channel")
+        task = self._loop.create_task(channel.open(self._entrance, target.decode()), name="plait channel")
         self._openings.add(task)
         task.add_done_callback(self._openings.discard)
 
@@ -234,9 +238,18 @@ class Channel(MarkedTransport):
         self.code = ABNORMAL
         self.hit: str | None = None
 
+    async def open(self, entrance: Entrance, target: str) -> None:
+        """Pass the request through the app, which accepts or refuses it."""
+        try:
+            await entrance.app(entrance.make_scope(target, self), self._receive, self._answer)
+        except Exception:
+            log.exception("the app raised while opening a channel")
+        finally:
+            self.refuse(INTERNAL_ERROR, "the app did not answer")
+
     # ASGI
 
-    async def receive(self) -> Message:
+    async def _receive(self) -> Message:
         if not self._is_connected:
             self._is_connected = True
             return {"type": "websocket.connect"}
@@ -245,7 +258,7 @@ class Channel(MarkedTransport):
             await self._lost.wait()
         return {"type": "websocket.disconnect", "code": ABNORMAL}
 
-    async def answer(self, message: Message) -> None:
+    async def _answer(self, message: Message) -> None:
         """Refuse the request, as a middleware does, or as this app has no thread at this path."""
         if message["type"] == "websocket.accept":
             self.refuse(NOT_FOUND, "there is no thread at this path")
@@ -306,14 +319,6 @@ class Channel(MarkedTransport):
 
     def mark(self) -> None:
         self._carrier.put(self._number, Frame(b"?"))
-
-    # The Peer of the reader, which is not told
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
 
     # Called by the carrier
 

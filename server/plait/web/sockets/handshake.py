@@ -20,7 +20,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 from websockets.utils import accept_key
 
-from plait.web.sockets.entrance import add_entrance
+from plait.web.sockets.entrance import CHANNELS, add_entrance
 from plait.web.sockets.frame_reader import ABNORMAL
 from plait.web.sockets.socket import Socket
 from plait_schemas.messages import ANSWER_HEADER, SUBPROTOCOL
@@ -115,7 +115,9 @@ class Handshake(asyncio.Protocol):
         scope = self._scope(target, headers)
         scope.update(scheme="wss" if is_secure else "ws", server=server, client=client)
         app = cast(ASGIApp, self._config.loaded_app)
-        task = asyncio.Task(self._run(app, add_entrance(app, scope)), name="plait handshake")
+        if CHANNELS in scope["subprotocols"]:
+            scope = add_entrance(app, scope)
+        task = asyncio.Task(self._run(app, scope), name="plait handshake")
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
 

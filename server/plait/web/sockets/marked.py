@@ -94,16 +94,16 @@ class MarkedTransport(FrameTransport):
         """Begin to close the transport."""
         raise NotImplementedError
 
-    # The Peer of the reader
+    # The Peer of the reader, which by default cannot be paused
 
     def is_closing(self) -> bool:
         return self._is_closing
 
     def pause_reading(self) -> None:
-        raise NotImplementedError
+        pass
 
     def resume_reading(self) -> None:
-        raise NotImplementedError
+        pass
 
 
 class _Messages:

@@ -1,5 +1,6 @@
 """A carrier over a transport that a test feeds, and channels whose sessions keep what they are given."""
 
+from starlette.types import Receive, Scope, Send
 from tests.server.web.sockets.test_socket import Pipe, frame
 from websockets.client import ClientProtocol
 from websockets.frames import Frame as WireFrame
@@ -10,11 +11,13 @@ from websockets.uri import parse_uri
 from plait.limits import Limits
 from plait.web.fairness import FairScheduler
 from plait.web.sockets.channels import Carrier, Channel
+from plait.web.sockets.entrance import CHANNEL, Entrance
 from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.socket import Socket
 
 __all__ = ["Line", "Reading"]
 
+SCOPE: Scope = {"type": "websocket", "path": "/threads/note/a"}
 LIMITS = Limits(write_buffer=2**20)
 
 
@@ -52,7 +55,9 @@ class Line:
     def __init__(self, *, limits: Limits = LIMITS, patience: float = 10.0) -> None:
         self.pipe = Pipe()
         self.sessions: dict[str, Reading] = {}
+        # The channels whose requests are not accepted yet, and the number of them that were closed before that.
         self.waiting: list[Channel] = []
+        self.disconnects = 0
         self.has_ended = False
         wide = Carrier.widen(limits)
         scheduler = FairScheduler()
@@ -66,7 +71,9 @@ class Line:
             ended=lambda _: None,
             shutdown=lambda: None,
         )
-        self.carrier = Carrier(self.socket, self._open, limits, scheduler, ended=self._end, patience=patience)
+        self.carrier = Carrier(
+            self.socket, Entrance(self._open, SCOPE), limits, scheduler, ended=self._end, patience=patience
+        )
         self.socket.attach(self.carrier)
         self._parser = ClientProtocol(parse_uri("ws://x"), state=State.OPEN, max_size=None)
         self._read = 0
@@ -112,13 +119,17 @@ class Line:
 
     # Inside
 
-    async def _open(self, target: str, channel: Channel) -> None:
-        if target == "/refuse":
-            channel.refuse(4404, "no such thread")
-        elif target == "/wait":
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        channel: Channel = scope["extensions"][CHANNEL]
+        assert (await receive())["type"] == "websocket.connect"
+        if scope["path"] == "/refuse":
+            await send({"type": "websocket.close"})
+        elif scope["path"] == "/wait":
             self.waiting.append(channel)
+            assert (await receive())["type"] == "websocket.disconnect"
+            self.disconnects += 1
         else:
-            self.accept(target, channel)
+            self.accept(scope["path"], channel)
 
     def accept(self, target: str, channel: Channel) -> Reading:
         """Accept the request of a channel."""

@@ -46,7 +46,7 @@ async def test_messages_before_the_request_is_accepted_wait_for_it() -> None:
 async def test_a_refused_channel_is_closed_and_its_number_is_free() -> None:
     line = Line()
     line.say("1 /refuse", "1 join")
-    await until(lambda: line.of(1) == [b"!4404 no such thread"])
+    await until(lambda: line.of(1) == [b"!1006 the request was refused (403)"])
     await opened(line, 1, "/a")
     assert line.close_code is None
 
@@ -100,8 +100,7 @@ async def test_the_end_of_a_carrier_ends_its_channels_after_what_they_have_recei
     assert line.has_ended
     # It can no longer be accepted, and the app sees a disconnect.
     assert line.waiting[0].accept(a.end) is None
-    await line.waiting[0].receive()
-    assert (await line.waiting[0].receive())["type"] == "websocket.disconnect"
+    await until(lambda: line.disconnects == 1)
 
 
 # Upwards
