@@ -1,7 +1,9 @@
 import { readFileSync, readdirSync } from "node:fs";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 
+import { channels } from "../src/channels.js";
 import { parse, stringify } from "../src/exact.js";
+import { Socket } from "../src/socket.js";
 import type { WebSocketLike } from "../src/socket.js";
 import { ChannelsReplay, Page } from "./carrier.js";
 import { Replay } from "./replay.js";
@@ -92,4 +94,41 @@ describe("the scripts of conversations, over a carrier", () => {
     const replay = new Replay(client, { state, line: new Channel() });
     for (const step of steps) for (const [name, value] of Object.entries(step)) replay.step(name, value);
   });
+});
+
+test("a client's time for connecting does not pass while its socket may not begin", async () => {
+  const page = new Page();
+  const closes: number[] = [];
+  const opens: string[] = [];
+  const sockets = ["a", "b", "c"].map((name) => {
+    const socket: Socket = new Socket({
+      url: `ws://host/threads/note/${name}`,
+      protocol: "plait.v1",
+      WebSocket: page.WebSocket,
+      prepare: () => undefined,
+      onOpen: () => socket.send(`join ${name}`),
+      onMessage: (data) => opens.push(data as string),
+      onClose: (code) => closes.push(code),
+    });
+    socket.start();
+    return socket;
+  });
+  for (const [index, name] of ["a", "b", "c"].entries()) {
+    // The server is an older one, and the network is slow.
+    await vi.advanceTimersByTimeAsync(8_000);
+    expect(page.real).toHaveLength(index + 1);
+    page.real[index]!.accept("plait.v1");
+    expect(page.real[index]!.sent).toEqual([`join ${name}`]);
+    page.real[index]!.receive(`joined ${name}`);
+  }
+  expect([opens, closes]).toEqual([["joined a", "joined b", "joined c"], []]);
+  for (const socket of sockets) socket.stop();
+  expect(page.real.map(({ isClosed }) => isClosed)).toEqual([true, true, true]);
+});
+
+test("without a class of sockets a channel says what is missing", () => {
+  vi.stubGlobal("WebSocket", undefined);
+  const WebSocket = channels();
+  expect(() => new WebSocket("ws://host/threads/note/a", "plait.v1")).toThrow(/pass the option WebSocket to channels/);
+  vi.unstubAllGlobals();
 });

@@ -6,24 +6,22 @@ the carrier. Above it, nothing is read from the carrier.
 """
 
 import asyncio
-import logging
 import re
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from starlette.types import Message
 from websockets.frames import Opcode
 
 from plait.actor.transport import Frame, Transport
 from plait.limits import Limits
 from plait.web.fairness import FairScheduler
-from plait.web.sockets.entrance import Entrance
+from plait.web.sockets.entrance import ChannelRequest, Entrance
 from plait.web.sockets.frame_reader import ABNORMAL
 from plait.web.sockets.framing import shorten
 from plait.web.sockets.marked import MARKED, MarkedTransport
-from plait_schemas.codes import BAD_FRAME, GOING_AWAY, INTERNAL_ERROR, NOT_FOUND, TRY_AGAIN_LATER
+from plait_schemas.codes import BAD_FRAME, GOING_AWAY, TRY_AGAIN_LATER
 
 __all__ = ["Carrier", "Channel"]
 
@@ -41,9 +39,6 @@ _TOO_BIG: Final = 1009
 # The number of a channel, and a space.
 _LONGEST_HEAD: Final = 10
 _TARGET: Final = re.compile(rb"/[!-~]{0,8191}")
-
-log = logging.getLogger("plait.sockets")
-
 _LEAVING: Final = "the server is shutting down"
 
 
@@ -67,6 +62,8 @@ class Carrier:
         self.scheduler = scheduler
         self._ended = ended
         self._patience = patience
+        # Limits the requests.
+        self._bucket = limits.make_bucket(self._loop.time())
         # The open channels by number: first the one whose last turn to send is the longest ago.
         self.channels: dict[int, Channel] = {}
         self._openings: set[asyncio.Task[None]] = set()
@@ -183,8 +180,13 @@ class Carrier:
         if self._is_leaving:
             channel.close(GOING_AWAY, _LEAVING)
             return
+        if self._bucket is not None and (wait := self._bucket.take(self._loop.time())):
+            channel.close(TRY_AGAIN_LATER, f"too many requests; try again in {wait:.2f} s")
+            return
+        assert channel.request is not None
         self.hold(channel, _REQUEST)
-        task = self._loop.create_task(channel.open(self._entrance, target.decode()), name="plait channel")
+        work = channel.request.run(self._entrance, target.decode(), channel)
+        task = self._loop.create_task(work, name="plait channel")
         self._openings.add(task)
         task.add_done_callback(self._openings.discard)
 
@@ -204,15 +206,14 @@ class Channel(MarkedTransport):
     __slots__ = (
         "_carrier",
         "_ended",
-        "_is_accepted",
-        "_is_connected",
-        "_lost",
+        "_is_stopped",
         "_number",
         "_queue",
         "_queued",
         "_timer",
         "held",
         "hit",
+        "request",
     )
 
     can_ping = False
@@ -223,10 +224,10 @@ class Channel(MarkedTransport):
         self._number = number
         # Called when the channel is closed, after it was accepted.
         self._ended: Callable[[Channel], None] | None = None
-        # Whether the app has received `websocket.connect`, and has accepted the request.
-        self._is_connected = self._is_accepted = False
-        # Set when the channel is closed; None if nothing waits for that.
-        self._lost: asyncio.Event | None = None
+        # The request; None after it was accepted.
+        self.request: ChannelRequest | None = ChannelRequest(self.refuse)
+        # Whether further messages are dropped.
+        self._is_stopped = False
         # What the carrier holds for it.
         self.held = 0
         # Frames that wait for the peer, and their bytes; None if there are none.
@@ -238,46 +239,18 @@ class Channel(MarkedTransport):
         self.code = ABNORMAL
         self.hit: str | None = None
 
-    async def open(self, entrance: Entrance, target: str) -> None:
-        """Pass the request through the app, which accepts or refuses it."""
-        try:
-            await entrance.app(entrance.make_scope(target, self), self._receive, self._answer)
-        except Exception:
-            log.exception("the app raised while opening a channel")
-        finally:
-            self.refuse(INTERNAL_ERROR, "the app did not answer")
-
-    # ASGI
-
-    async def _receive(self) -> Message:
-        if not self._is_connected:
-            self._is_connected = True
-            return {"type": "websocket.connect"}
-        if not self._is_closing:
-            self._lost = self._lost or asyncio.Event()
-            await self._lost.wait()
-        return {"type": "websocket.disconnect", "code": ABNORMAL}
-
-    async def _answer(self, message: Message) -> None:
-        """Refuse the request, as a middleware does, or as this app has no thread at this path."""
-        if message["type"] == "websocket.accept":
-            self.refuse(NOT_FOUND, "there is no thread at this path")
-        elif message["type"] in ("websocket.http.response.start", "websocket.close"):
-            # The code of a browser's socket whose request is refused.
-            self.refuse(ABNORMAL, f"the request was refused ({message.get('status', 403)})")
-
     def accept(self, ended: Callable[["Channel"], None]) -> "Channel | None":
         """Accept the request; return None if the peer has closed the channel."""
         if self._is_closing:
             return None
-        self._is_accepted = True
+        self.request = None
         self._ended = ended
         self._carrier.hold(self, -_REQUEST)
         return self
 
     def refuse(self, code: int, reason: str) -> None:
         """Close the channel, unless it was accepted."""
-        if not self._is_accepted:
+        if self.request is not None:
             self.close(code, reason)
 
     # The Transport of a connection
@@ -317,6 +290,10 @@ class Channel(MarkedTransport):
             self._timer = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self._close_now, last)
         self.end(code, reason)
 
+    def stop_reading(self) -> None:
+        super().stop_reading()
+        self._is_stopped = True  # What is never read must not pause the carrier.
+
     def mark(self) -> None:
         self._carrier.put(self._number, Frame(b"?"))
 
@@ -324,7 +301,7 @@ class Channel(MarkedTransport):
 
     def take(self, data: bytes, opcode: Opcode) -> None:
         """Take a message of the peer, and hold it until the reader handles it."""
-        if self._is_closing:
+        if self._is_closing or self._is_stopped:
             return
         if len(data) > (size := self._carrier.limits.frame):
             self.hit = "frame"
@@ -375,8 +352,8 @@ class Channel(MarkedTransport):
             return
         super().end(code, reason)
         self._carrier.hold(self, -self.held)
-        if self._lost is not None:
-            self._lost.set()
+        if self.request is not None:
+            self.request.lose()
         if self._timer is None:
             self._leave()
 

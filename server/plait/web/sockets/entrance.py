@@ -1,14 +1,18 @@
 """The way of a channel's request: through the whole app, with the headers of its carrier."""
 
+import asyncio
+import logging
 import re
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, unquote
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from plait_schemas.codes import INTERNAL_ERROR, NOT_FOUND
 from plait_schemas.messages import SUBPROTOCOL
 
-__all__ = ["CHANNEL", "CHANNELS", "ENTRANCE", "ChannelsMiddleware", "Entrance", "add_entrance"]
+__all__ = ["CHANNEL", "CHANNELS", "ENTRANCE", "ChannelRequest", "ChannelsMiddleware", "Entrance", "add_entrance"]
 
 CHANNELS: Final = "plait.channels.v1"
 """The subprotocol of a carrier."""
@@ -21,6 +25,9 @@ ENTRANCE: Final = "plait.entrance"
 
 # The end of a thread's path.
 _THREAD: Final = re.compile(rb"(/[^/]*){3}/?$")
+_ABNORMAL: Final = 1006
+
+log = logging.getLogger("plait.sockets")
 
 
 class Entrance:
@@ -45,6 +52,44 @@ class Entrance:
             "state": dict(self._scope.get("state") or {}),
             "extensions": {"websocket.http.response": {}, CHANNEL: channel},
         }
+
+
+class ChannelRequest:
+    """The request of a channel, until the app accepts or refuses it; `refuse` does nothing afterwards."""
+
+    def __init__(self, refuse: Callable[[int, str], None]) -> None:
+        self._refuse = refuse
+        # Whether the app has received `websocket.connect`, and whether the channel is closed.
+        self._is_connected = False
+        self._lost = asyncio.Event()
+
+    async def run(self, entrance: Entrance, target: str, channel: object) -> None:
+        """Pass the request through the app."""
+        try:
+            await entrance.app(entrance.make_scope(target, channel), self._receive, self._send)
+        except Exception:
+            log.exception("the app raised while opening a channel")
+        finally:
+            self._refuse(INTERNAL_ERROR, "the app did not answer")
+
+    def lose(self) -> None:
+        """Tell the app that the channel is closed."""
+        self._lost.set()
+
+    async def _receive(self) -> Message:
+        if not self._is_connected:
+            self._is_connected = True
+            return {"type": "websocket.connect"}
+        await self._lost.wait()
+        return {"type": "websocket.disconnect", "code": _ABNORMAL}
+
+    async def _send(self, message: Message) -> None:
+        """Refuse the request, as a middleware does, or as there is no thread at this path."""
+        if message["type"] == "websocket.accept":
+            self._refuse(NOT_FOUND, "there is no thread at this path")
+        elif message["type"] in ("websocket.http.response.start", "websocket.close"):
+            # The code of a browser's socket whose request is refused.
+            self._refuse(_ABNORMAL, f"the request was refused ({message.get('status', 403)})")
 
 
 class ChannelsMiddleware:

@@ -154,11 +154,11 @@ async def test_what_a_carrier_holds_in_all_is_limited() -> None:
 
 async def test_too_many_requests_that_wait_pause_the_carrier() -> None:
     line = Line()
-    line.say(*[f"{number} /wait" for number in range(1000)])
+    line.say(*[f"{number} /wait" for number in range(900)])
     await until(lambda: not line.pipe.is_read)
     assert len(line.carrier.channels) < 300
     accepted = 0
-    while accepted < 1000:
+    while accepted < 900:
         await until(lambda: line.waiting)
         line.accept("/wait", line.waiting.pop())
         accepted += 1
@@ -175,6 +175,25 @@ async def test_what_was_held_for_a_closed_channel_is_not_counted() -> None:
     await until(lambda: other.received == [b"{}"])
     assert slow.received == []
     assert line.pipe.is_read
+
+
+async def test_what_a_channel_that_has_stopped_reading_is_sent_pauses_nothing() -> None:
+    line = Line()
+    stopped, other = await opened(line, 1, "/stopped"), await opened(line, 2, "/other")
+    stopped.channel.stop_reading()
+    line.say(*["1 x"] * 600, "2 {}")
+    await until(lambda: other.received == [b"{}"])
+    assert line.pipe.is_read
+    stopped.channel.close(1001, "moved")
+    assert stopped.received == []
+
+
+async def test_requests_that_come_too_fast_are_refused() -> None:
+    line = Line(limits=Limits(messages_per_second=0.001, message_burst=3))
+    line.say(*[f"{number} /{number}" for number in range(5)])
+    await until(lambda: len(line.told) == 2)
+    assert [(number, text[:6]) for number, text in line.told] == [(3, b"!1013 "), (4, b"!1013 ")]
+    assert len(line.sessions) == 3
 
 
 async def test_no_channel_waits_for_marks_while_the_carrier_is_not_read() -> None:
