@@ -313,10 +313,6 @@ async def test_a_hot_thread_is_marked_and_arrives_as_a_whole(server: str) -> Non
         assert carrier.marks >= 30
 
 
-async def until_ended(carriers: list[CarrierClient]) -> list[int | None]:
-    return [await each.until_lost() for each in carriers]
-
-
 async def test_a_server_that_stops_closes_the_channels_and_then_the_carrier() -> None:
     async with running(build()) as address:
         socket = await websocket(f"ws://{address}{PATH.format('a')}", subprotocols=OFFERED)
@@ -325,5 +321,7 @@ async def test_a_server_that_stops_closes_the_channels_and_then_the_carrier() ->
         a = await carrier.join(PATH.format("a"))
         await carrier.send(2, PATH.format("b"))  # It has not joined.
         assert await carrier.call(a, "add") == 1
-    assert await until_ended([carrier, idle]) == [1001, 1001]
+    for each in (carrier, idle):
+        assert await each.until_lost() == 1001
+        assert each.socket.close_reason == "the server is shutting down"
     assert {number: code for number, (code, _) in carrier.closed.items()} == {1: 1001, 2: 1001}
