@@ -42,6 +42,7 @@ export class PlayedSocket implements WebSocketLike {
   }
 
   close(): void {
+    if (!this.isClosed) queueMicrotask(() => this.#emit("close", { code: 1005, reason: "" }));
     this.isClosed = true;
   }
 

@@ -61,10 +61,11 @@ class Line:
         self.has_ended = False
         wide = Carrier.widen(limits)
         scheduler = FairScheduler()
+        self.batcher = WriteBatcher()
         self.socket = Socket(
             self.pipe,
             max_size=wide.frame,
-            write_batcher=WriteBatcher(),
+            write_batcher=self.batcher,
             scheduler=scheduler,
             write_buffer=wide.write_buffer,
             bucket=None,

@@ -324,6 +324,26 @@ async def test_a_closing_channel_waits_for_no_peer_that_has_gone() -> None:
     assert line.has_ended
 
 
+async def test_nothing_that_waits_is_sent_by_a_node_that_has_lost_its_threads() -> None:
+    line = Line()
+    hot, cold = await opened(line, 1, "/hot"), await opened(line, 2, "/cold")
+    for _ in range(60):
+        hot.channel.send(Frame(b"x" * 8 * KIB))
+    await until(lambda: line.of(1).count(b"?") == 4)
+    sent = [*line.of(1)]
+    cold.channel.send(Frame(b"outdated"))
+    # As a node does that the others have found dead.
+    line.batcher.drop()
+    for each in (hot, cold):
+        each.channel.close(1001, "lost")
+    line.carrier.cut_off()
+    await until(lambda: line.close_code == 1001)
+    assert line.of(1) == sent
+    assert b"outdated" not in line.of(2)
+    assert hot.has_ended
+    assert cold.has_ended
+
+
 async def test_who_waits_for_a_slow_peer_waits_for_its_channel_alone() -> None:
     line = Line()
     hot, cold = await opened(line, 1, "/hot"), await opened(line, 2, "/cold")
