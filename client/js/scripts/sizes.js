@@ -7,6 +7,7 @@ import { build } from "esbuild";
 /** What pages import, by what the row says. */
 const PAGES = {
   "ThreadClient alone": `export { ThreadClient } from "./index.js";`,
+  "with channels": `export { ThreadClient, channels } from "./index.js";`,
   "with text and undo": `export { ThreadClient, text, undo } from "./index.js";`,
   "with text, undo and bindText": `export { ThreadClient, bindText, text, undo } from "./index.js";`,
   "React hooks": `export { usePresence, useRpc, useThread, useThreadEvent, useThreadState } from "./react.js";`,

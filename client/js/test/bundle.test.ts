@@ -45,6 +45,10 @@ test.each(Object.entries(LIMITS))("%s is no more than %i bytes, minified and gzi
   expect(sizes[page]).toBeLessThanOrEqual(limit);
 });
 
+test("channels add no more than 1.3 kB", () => {
+  expect((sizes["with channels"] as number) - (sizes["ThreadClient alone"] as number)).toBeLessThanOrEqual(1_300);
+});
+
 test.each(Object.entries(REACT))("%s add no more than 2 kB to %s", (page, base) => {
   expect((sizes[page] as number) - (sizes[base] as number)).toBeLessThanOrEqual(2_000);
 });

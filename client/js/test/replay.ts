@@ -51,7 +51,7 @@ export class Replay {
   #stopped: number | undefined = undefined;
   readonly #line: Line;
 
-  constructor(client: string, { state = true, line = DIRECT }: { state?: boolean; line?: Line } = {}) {
+  constructor(client: string, { state = true, line = DIRECT }: { state?: boolean | undefined; line?: Line } = {}) {
     this.#line = line;
     const session = new Session({ client, now: () => this.#now, parts: state ? PARTS : { ...PARTS, state } });
     this.session = withConversations(session, () => this.#now);

@@ -39,6 +39,7 @@ _TOO_BIG: Final = 1009
 # The number of a channel, and a space.
 _LONGEST_HEAD: Final = 10
 _TARGET: Final = re.compile(rb"/[!-~]{0,8191}")
+_CODE: Final = re.compile(rb"[1-4][0-9]{3}")
 _LEAVING: Final = "the server is shutting down"
 
 
@@ -345,7 +346,7 @@ class Channel(MarkedTransport):
 
     def read_close(self, data: bytes) -> tuple[int, str]:
         code, _, reason = data[1:].partition(b" ")
-        return int(code) if code.isdigit() and len(code) == 4 else _NO_CODE, reason.decode()
+        return int(code) if _CODE.fullmatch(code) else _NO_CODE, reason.decode()
 
     def end(self, code: int, reason: str) -> None:
         if self._is_closing:

@@ -48,6 +48,7 @@ class Entrance:
             "path": unquote(path),
             "raw_path": path.encode("latin-1"),
             "query_string": query.encode(),
+            "headers": [*self._scope["headers"]],
             "subprotocols": [SUBPROTOCOL],
             "state": dict(self._scope.get("state") or {}),
             "extensions": {"websocket.http.response": {}, CHANNEL: channel},

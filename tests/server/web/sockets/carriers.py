@@ -17,7 +17,7 @@ from plait.web.sockets.socket import Socket
 
 __all__ = ["Line", "Reading"]
 
-SCOPE: Scope = {"type": "websocket", "path": "/threads/note/a"}
+SCOPE: Scope = {"type": "websocket", "path": "/threads/note/a", "headers": []}
 LIMITS = Limits(write_buffer=2**20)
 
 

@@ -66,7 +66,7 @@ async def test_a_peer_closes_a_channel_after_what_it_has_sent_on_it() -> None:
     assert (a.received, b.closed) == ([b"last"], None)
 
 
-@pytest.mark.parametrize("code", ["", "5", "no", "40000"])
+@pytest.mark.parametrize("code", ["", "5", "no", "0999", "5000", "40000"])
 async def test_a_close_without_a_code_is_1005(code: str) -> None:
     line = Line()
     a = await opened(line, 1, "/a")
