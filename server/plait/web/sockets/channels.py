@@ -225,7 +225,7 @@ class Channel(MarkedTransport):
         self._number = number
         # Called when the channel is closed, after it was accepted.
         self._ended: Callable[[Channel], None] | None = None
-        # The request; None after it was accepted.
+        # The request, until it is accepted or the channel is closed.
         self.request: ChannelRequest | None = ChannelRequest(self.refuse)
         # Whether further messages are dropped.
         self._is_stopped = False
@@ -353,8 +353,9 @@ class Channel(MarkedTransport):
             return
         super().end(code, reason)
         self._carrier.hold(self, -self.held)
-        if self.request is not None:
-            self.request.lose()
+        request, self.request = self.request, None
+        if request is not None:
+            request.lose()
         if self._timer is None:
             self._leave()
 
