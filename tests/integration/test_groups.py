@@ -1,5 +1,7 @@
 """Clients of one gateway, whose up-to-date sockets are sent each change together."""
 
+import asyncio
+import json
 import os
 import random
 import string
@@ -9,6 +11,7 @@ from typing import Any
 
 from tests.fronts import Front, using_fronts
 from tests.integration.native_client import NativeClient, add, joined
+from tests.integration.socket_client import TIMEOUT, websocket
 from tests.running import running
 
 from plait import MemoryStore, Plait, Thread, ThreadKey
@@ -168,6 +171,22 @@ async def test_sockets_of_a_gateway_that_reads_nothing_leave_their_group_and_cat
         assert len(a.of("change")) < 150
         await set_number(actor, -1, [a, b])
         assert is_grouped(actor, a, b)
+
+
+async def test_a_client_without_the_state_gets_no_changes_from_a_group() -> None:
+    async with serving() as (address, _, actor), joined(address, PATH, "a") as a:
+        async with (
+            await websocket(f"ws://{address}{PATH}", subprotocols=["plait.v1"]) as socket,
+            asyncio.timeout(TIMEOUT),
+        ):
+            await socket.send(json.dumps({"type": "join", "client": "b", "state": False}))
+            types = [json.loads(await socket.recv())["type"]]
+            for number in range(1, 4):
+                await set_number(actor, number, [a])
+            await socket.send(json.dumps({"type": "call", "ref": 1, "method": "missing"}))
+            while types[-1] != "error":
+                types.append(json.loads(await socket.recv())["type"])
+        assert types == ["joined", "error"]
 
 
 async def test_a_client_whose_protocol_is_disabled_gets_no_changes_from_its_group() -> None:

@@ -84,7 +84,6 @@ class Follower:
     __slots__ = (
         "_actor",
         "_connection",
-        "_has_state",
         "_held",
         "_held_size",
         "_may_vary",
@@ -92,6 +91,7 @@ class Follower:
         "_source",
         "_transport",
         "_view",
+        "has_state",
         "is_behind",
         "on_drained",
         "version",
@@ -124,7 +124,7 @@ class Follower:
         # Whether the reader has missed changes of presence.
         self._misses_presence = False
         # Whether the reader is sent the state and its changes.
-        self._has_state = has_state
+        self.has_state = has_state
         # Called when the reader has caught up.
         self.on_drained: Callable[[], object] | None = None
 
@@ -157,7 +157,7 @@ class Follower:
         joined = msgspec.structs.replace(
             joined, list_keys=dict(actor.kind.list_keys), texts=actor.kind.state_type.texts
         )
-        if not durable.has_state or not self._has_state:
+        if not durable.has_state or not self.has_state:
             return joined
         if have is None or have[0] != epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
             missed = None
@@ -177,7 +177,7 @@ class Follower:
 
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
         """Send the frame of a change, as PLAIT encodes it; hold it back from a slow reader, unless `in_step`."""
-        if not self._has_state:
+        if not self.has_state:
             self.version = revision.version
             return
         if self.is_behind or (self._transport.is_backed_up and not in_step):
@@ -343,7 +343,7 @@ class Follower:
         self._transport.send(Frame(frame))
 
     def _send_whole(self) -> None:
-        if not self._connection.follows or not self._has_state:
+        if not self._connection.follows or not self.has_state:
             return
         durable, self._view = self._actor.state.durable, self._connection.view
         self.version = durable.version

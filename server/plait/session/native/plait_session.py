@@ -80,8 +80,8 @@ class PlaitSession:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # The transport, if it shares a link with others.
-        self._link = transport if isinstance(transport, LinkedTransport) else None
+        # The transport, if it shares a link with others, with which changes may be cast to it.
+        self._link = transport if isinstance(transport, LinkedTransport) and follower.has_state else None
         # The record of the client's pushes, shared with its other sockets and released when this one is closed.
         self._client = client
         # Renews the client's token before it expires.
