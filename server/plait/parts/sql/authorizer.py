@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Final, NamedTuple
 
-__all__ = ["Access", "Authorizer"]
+__all__ = ["ANYTHING", "Access", "Authorizer"]
 
 _READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
 _ROWS: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
@@ -53,6 +53,10 @@ _NAMES: Final = {
 }
 
 
+ANYTHING: Final = "*"
+"""Stands for all names: what else a statement reads is not known."""
+
+
 class Access(NamedTuple):
     """The tables that a statement reads and writes, in lower case as far as SQLite does."""
 
@@ -96,7 +100,8 @@ class Authorizer:
     def _check(self, action: int, first: str, second: str, database: str | None) -> str:
         """Return why an action is refused, or note it and return nothing."""
         if action == sqlite3.SQLITE_READ:
-            self._reads.add(first)
+            # Schemas are not written by name.
+            self._reads.add(ANYTHING if first in _SCHEMAS or first.startswith("pragma_") else first)
         elif action == sqlite3.SQLITE_INSERT and database == "temp":
             return "something temporary"  # Each temporary table, view and trigger is a row of a schema.
         elif action in _READING or (action in _ROWS and first in _SCHEMAS):
@@ -106,7 +111,7 @@ class Authorizer:
         elif action == sqlite3.SQLITE_PRAGMA and first.lower() not in _PRAGMAS:
             return f"PRAGMA {first}"
         elif action == sqlite3.SQLITE_PRAGMA and not (second and first.lower() == _DEFER):
-            pass
+            self._reads.add(ANYTHING)
         elif not self._may_write:
             return "a statement that writes"
         elif action in _WRITING or action == sqlite3.SQLITE_PRAGMA:

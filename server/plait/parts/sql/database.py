@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from plait.errors import SqlError
-from plait.parts.sql.authorizer import Access, Authorizer
+from plait.parts.sql.authorizer import ANYTHING, Access, Authorizer
 from plait.parts.sql.wal import PAGE_SIZE
 
 __all__ = ["Database", "Row", "make_error", "read_arguments"]
@@ -30,7 +30,8 @@ _ROLLBACK: Final = "ROLLBACK"
 # The rows of this statement have no columns, and sqlite3 takes only the first row: it gives back one page.
 _SHRINK: Final = "PRAGMA incremental_vacuum(1)"
 _CHECKPOINT: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
-_OWN: Final = frozenset({_SAVE, _RELEASE, _GO_BACK, _COMMIT, _ROLLBACK, _SHRINK, _CHECKPOINT})
+_VIRTUAL: Final = "SELECT lower(name) FROM sqlite_master WHERE type = 'table' AND rootpage = 0"
+_OWN: Final = frozenset({_SAVE, _RELEASE, _GO_BACK, _COMMIT, _ROLLBACK, _SHRINK, _CHECKPOINT, _VIRTUAL})
 
 _PRAGMAS: Final = (
     "synchronous=OFF",  # This is the first one, because the others open the file.
@@ -204,7 +205,10 @@ class Database:
     def _note_access(self, statement: str, *, is_done: bool) -> Access:
         kept = self._accesses if is_done or statement in self._accesses else self._failed
         known = self._accesses.pop(statement, None) or self._failed.pop(statement, None)
-        access = found = self._authorizer.find_access()
+        found = self._authorizer.find_access()
+        if found is not None and is_done and found.reads and not found.writes and self._reads_virtual(found):
+            found = found._replace(reads=found.reads | {ANYTHING})
+        access = found
         if known is not None:
             access = known if found is None else Access(known.reads | found.reads, known.writes | found.writes)
         if access is None:
@@ -213,6 +217,18 @@ class Database:
         if len(kept) > _KEPT:
             kept.popitem(last=False)
         return access
+
+    def _reads_virtual(self, access: Access) -> bool:
+        """Whether a statement reads a virtual table, or one of those that such a table is made of.
+
+        A virtual table keeps the statements compiled that it runs on other tables, so these are noted only once.
+        """
+        try:
+            found = [name for (name,) in self._db.execute(_VIRTUAL)]
+        except sqlite3.Error:
+            return True
+        names = [name.lower() for name in access.reads]
+        return any(name == virtual or name.startswith(f"{virtual}_") for virtual in found for name in names)
 
     def _explain(self, error: Exception, statement: str, seconds: float) -> SqlError:
         reason, limit = str(error), None
