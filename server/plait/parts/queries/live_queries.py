@@ -6,6 +6,7 @@ principal, its result is dropped, and each principal gets a query of its own.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -169,10 +170,11 @@ class LiveQueries:
             return
         live.is_dirty = False
         at = self._actor.state.history.current.version
-        run, (query, (args, kwargs), _) = QueryRun(self._actor.thread, live.principal), live.asked
-        work = partial(query.reads, self._actor.thread, *args, **kwargs)
+        run, query = QueryRun(self._actor.thread, live.principal), live.asked.query
         outcome: Outcome
         try:
+            args, kwargs = deepcopy(live.asked.arguments)  # The author's code may change them.
+            work = partial(query.reads, self._actor.thread, *args, **kwargs)
             outcome = make_rows(query.name, run_query(self._actor.state, run, work), live.whom, at)
             live.reads = run.reads
         except Exception as error:

@@ -101,7 +101,7 @@ class Authorizer:
         """Return why an action is refused, or note it and return nothing."""
         if action == sqlite3.SQLITE_READ:
             # Schemas are not written by name.
-            self._reads.add(ANYTHING if first in _SCHEMAS or first.startswith("pragma_") else first)
+            self._reads.add(ANYTHING if first.startswith(("sqlite_", "pragma_")) else first)
         elif action == sqlite3.SQLITE_INSERT and database == "temp":
             return "something temporary"  # Each temporary table, view and trigger is a row of a schema.
         elif action in _READING or (action in _ROWS and first in _SCHEMAS):

@@ -361,12 +361,25 @@ async def test_a_query_knows_for_whom_it_runs_and_nothing_else_of_its_reader() -
         assert nobody.error["code"] == "unauthenticated"
 
 
+async def test_a_query_that_changes_its_arguments_gets_the_same_ones_in_each_run() -> None:
+    async with open_house(Asks) as house:
+        actor = await house.actor(Asks)
+        numbered = Following(await joined(actor, "a", principal=Principal("ann")), "numbered", {"first": 5})
+        assert await numbered.next() == [5, "ann"]
+        actor.thread.set_state({"n": 1})
+        assert await numbered.next() == [6, "ann"]
+
+
 class Asks(Thread[Any]):
     initial_state = {"n": 0}  # noqa: RUF012
 
     @query
     def counted(self) -> Any:
         return [self.state["n"], current().principal.claims]
+
+    @query
+    def numbered(self, options: dict[str, Any]) -> Any:
+        return [options.pop("first") + self.state["n"], current().principal.id]
 
     @query
     def asks(self) -> Any:
