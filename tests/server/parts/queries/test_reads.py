@@ -33,7 +33,8 @@ INSERT INTO child VALUES (1, 1, 'x'), (2, 2, 'y');
 INSERT INTO grand VALUES (1, 1), (2, 2);
 INSERT INTO once VALUES (1, 'x'), (2, 'y');
 INSERT INTO ext VALUES (1, 'tea'), (2, 'milk');
-INSERT INTO docs VALUES ('tea')
+INSERT INTO docs VALUES ('tea');
+CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT)
 """
 
 READS = [
@@ -55,6 +56,10 @@ READS = [
     "SELECT sql FROM sqlite_schema WHERE name = 'log'",
     "SELECT name FROM pragma_table_info('log')",
     "PRAGMA table_info(bare)",
+    "SELECT rowid AS r, body FROM extfts WHERE extfts MATCH 'tea' ORDER BY rowid",
+    "SELECT seq FROM sqlite_sequence",
+    "SELECT name FROM sqlite_schema WHERE type = 'view' ORDER BY name",
+    "PRAGMA table_info(log)",
     "SELECT 1 AS one WHERE EXISTS (SELECT 1 FROM \"Child\" WHERE v = 'x')",
     "WITH RECURSIVE c(x) AS (SELECT min(id) FROM parent UNION ALL SELECT x + 1 FROM c WHERE x < 3) SELECT x FROM c",
     "SELECT max(a) AS m FROM (SELECT a FROM parent UNION SELECT x FROM log)",
@@ -82,6 +87,7 @@ WRITES = [
     "INSERT INTO once VALUES (2, 'q')",
     "INSERT INTO BARE VALUES ('a', 1) ON CONFLICT DO UPDATE SET v = v + 1",
     "DELETE FROM log",
+    "INSERT INTO counted DEFAULT VALUES",
     "ALTER TABLE parent ADD COLUMN more",
     "ALTER TABLE log RENAME COLUMN x TO y",
     "ALTER TABLE log RENAME COLUMN y TO x",
