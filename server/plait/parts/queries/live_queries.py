@@ -230,17 +230,15 @@ class LiveQueries:
         if asked.query.is_personal:
             principal = reader.connection.principal
             whom = Whom(principal)
-        live = LiveQuery(asked, whom, principal)
-        if (known := self._live.get(live.key)) is not None:
-            live = known
-        else:
+        live = self._live.get(key := (asked.key, whom))
+        if live is None:
             if len(self._live) >= _MOST:
                 raise self._refuse(f"{_MOST} queries of the thread are followed, which is the limit")
-            self._live[live.key] = live
+            live = self._live[key] = LiveQuery(asked, whom, principal)
             self._actor.state.on_touch = self.touch
             self._mark(live)
-        if live.is_dirty:  # A new reader does not wait for further changes.
-            self._passes.add(partial(self._run, live), for_change=False)
+        elif live.is_dirty:  # A new reader does not wait for further changes.
+            self._passes.add(self, partial(self._run, live), for_change=False)
         live.readers[reader] = None
         reader.live = live
         self._serve(reader, live)
@@ -277,7 +275,7 @@ class LiveQueries:
 
     def _mark(self, live: LiveQuery) -> None:
         live.is_dirty = True
-        self._passes.add(partial(self._run, live), for_change=live.made is not None)
+        self._passes.add(self, partial(self._run, live), for_change=live.made is not None)
 
     def _deliver(self, reader: QueryReader, outcome: Outcome) -> None:
         """Send an outcome to a reader for whom it was made, unless the client has it or reads slowly."""

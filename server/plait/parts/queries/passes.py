@@ -16,13 +16,14 @@ _REST: Final = 3.0
 
 
 class QueryPasses:
-    """Calls functions in the order in which they were added. The threads of a node share it."""
+    """Calls functions in the order in which they were added, of each thread in turn. The threads of a node share it."""
 
     # Seconds between the beginnings of passes for changes, so that one run sees several changes.
     interval = 0.1
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], object]] = deque()
+        # By thread; the first thread is the next one.
+        self._waiting: dict[object, deque[Callable[[], object]]] = {}
         # The next pass, if one is scheduled, and its time of the loop.
         self._handle: asyncio.Handle | None = None
         self._at = inf
@@ -31,9 +32,9 @@ class QueryPasses:
         # What was logged of the errors of queries, by kind, query and class.
         self.logged: dict[tuple[str, str, type[BaseException]], str] = {}
 
-    def add(self, work: Callable[[], object], *, for_change: bool) -> None:
-        """Call a function soon; if it is `for_change`, other changes may come before."""
-        self._waiting.append(work)
+    def add(self, thread: object, work: Callable[[], object], *, for_change: bool) -> None:
+        """Call a function of a thread soon; if it is `for_change`, other changes may come before."""
+        self._waiting.setdefault(thread, deque()).append(work)
         at = max(self._next, self._next_for_changes) if for_change else self._next
         if at < self._at:
             self._schedule(at)
@@ -57,7 +58,12 @@ class QueryPasses:
         self._next_for_changes = loop.time() + self.interval
         try:
             while self._waiting and thread_time() - began < _AT_ONCE:
-                self._waiting.popleft()()
+                thread = next(iter(self._waiting))
+                works = self._waiting.pop(thread)
+                work = works.popleft()
+                if works:
+                    self._waiting[thread] = works
+                work()
         finally:
             self._handle, self._at = None, inf
             self._next = loop.time() + _REST * (thread_time() - began)

@@ -1,6 +1,7 @@
 """When queries run, and what other work does in between."""
 
 import asyncio
+from functools import partial
 from time import thread_time
 from typing import Any
 
@@ -29,7 +30,7 @@ async def call_all(passes: QueryPasses, count: int, seconds: float) -> list[floa
             is_done.set()
 
     for _ in range(count):
-        passes.add(run, for_change=False)
+        passes.add(None, run, for_change=False)
     async with asyncio.timeout(PATIENCE):
         await is_done.wait()
     return began
@@ -59,11 +60,20 @@ async def test_other_work_has_its_turn_between_two_long_queries() -> None:
     assert len(turns) > 2
 
 
+async def test_a_thread_with_many_queries_does_not_hold_up_another() -> None:
+    passes, called = QueryPasses(), list[str]()
+    for thread in ("one", "one", "one", "other"):
+        passes.add(thread, partial(called.append, thread), for_change=False)
+    await call_all(passes, 1, 0.0)
+    passes.close()
+    assert called[:2] == ["one", "other"]
+
+
 async def test_work_for_changes_waits_for_others_and_a_new_reader_for_none() -> None:
     passes, called = QueryPasses(), list[str]()
     passes.interval = 3_600.0
     await call_all(passes, 1, 0.0)
-    passes.add(lambda: called.append("change"), for_change=True)
+    passes.add(None, lambda: called.append("change"), for_change=True)
     for _ in range(20):
         await asyncio.sleep(0)
     assert called == []
