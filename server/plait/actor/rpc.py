@@ -251,7 +251,8 @@ class Query(Method):
         return self.reads, get_type_hints(self.reads, include_extras=True)
 
     def _read(self, thread: Any, *args: Any, **kwargs: Any) -> Any:
-        return run_query(thread._actor.state, QueryRun(thread), partial(self.reads, thread, *args, **kwargs))
+        run = QueryRun(thread, is_followed=False)
+        return run_query(thread._actor.state, run, partial(self.reads, thread, *args, **kwargs))
 
 
 def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:

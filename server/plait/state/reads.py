@@ -31,11 +31,13 @@ Note = Callable[[str], None]
 class QueryRun:
     """One run of a query: what it has read so far, and for whom it runs. It runs without an `await`."""
 
-    __slots__ = ("_began", "_principal", "has_asked", "is_running", "reads", "thread")
+    __slots__ = ("_began", "_is_followed", "_principal", "has_asked", "is_running", "reads", "thread")
 
-    def __init__(self, thread: object, principal: Principal | None = None) -> None:
+    def __init__(self, thread: object, principal: Principal | None = None, *, is_followed: bool = True) -> None:
         self.thread = thread
         self._principal = principal
+        # Whether what it reads matters after it.
+        self._is_followed = is_followed
         # Whether it has asked for whom it runs.
         self.has_asked = False
         # Whether its code runs; tasks that the code has started may outlive it.
@@ -64,6 +66,8 @@ class QueryRun:
 
     def show(self, state: Any) -> Any:
         """Return the state, so that the members that are read are noted; a state without members is noted whole."""
+        if not self._is_followed:
+            return state
         if type(state) is dict:
             return NotedObject(state, self._note_member)
         type_: type = type(state)

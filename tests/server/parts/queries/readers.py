@@ -42,6 +42,10 @@ class Desk(Thread[Any]):
         return self.state.get(name)
 
     @query
+    def all(self) -> Any:
+        return {"state": self.state}
+
+    @query
     def value(self, key: str) -> Any:
         type(self).runs += 1
         return self.values.get(key, "no value").value

@@ -327,6 +327,7 @@ async def test_handles_call_queries() -> None:
     async with open_house(Desk) as house:
         handle = house.handle(Desk)
         assert await handle.call("orders") == []
+        assert await handle.call("all") == {"state": Desk.initial_state}
         with pytest.raises(RuntimeError, match="only reads"):
             await handle.call("writes", "state")
 
