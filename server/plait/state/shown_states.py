@@ -57,6 +57,13 @@ class ShownStates:
             raise InvalidState(_WAS_EDITED, path=path)
         self._log(path, [*self._readers])
 
+    def check_query(self, revision: Revision) -> None:
+        """Discard changes that a query has made in place in a revision. Raises RuntimeError if there are any."""
+        if self._readers:
+            return  # A turn that is under way may have made them.
+        if (path := revision.take_edit()) is not None:
+            raise RuntimeError(f"a query only reads, and has changed the state in place at {path or '/'}")
+
     def _end(self, reader: StateTurn, *_: object) -> None:
         """Discard and log changes in place, after the last of the turns that have read a state.
 

@@ -20,7 +20,7 @@ from plait.instruments.protocol import tell_limit
 from plait.parts.queries.outcome import SHARED, Failure, Outcome, Rows, Whom, make_rows
 from plait.parts.queries.passes import QueryPasses
 from plait.state.principal import Principal
-from plait.state.reads import ALL, QueryRun, run_query
+from plait.state.reads import ALL, STATE, QueryRun, run_query
 
 __all__ = ["Door", "LiveQueries", "LiveQuery", "QueryReader", "find_queries"]
 
@@ -177,6 +177,8 @@ class LiveQueries:
             work = partial(query.reads, self._actor.thread, *args, **kwargs)
             outcome = make_rows(query.name, run_query(self._actor.state, run, work), live.whom, at)
             live.reads = run.reads
+            if STATE in run.reads and self._actor.state.shown_states is not None:
+                self._actor.state.shown_states.check_query(self._actor.state.history.current)
         except Exception as error:
             outcome = Failure(live.whom, at, self._explain(query.name, error))
             live.reads = None

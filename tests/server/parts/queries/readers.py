@@ -84,6 +84,8 @@ class Desk(Thread[Any]):
                 self.sql("INSERT INTO logs VALUES (1)")
             case "values":
                 self.values.set("a", 1)
+            case "member":
+                self.state["notes"]["a"] = 1
             case "broadcast":
                 self.emit("hello")
 

@@ -71,7 +71,7 @@ async def test_names_of_tables_are_those_of_sqlite() -> None:
         assert await orders.next() == [{"id": 1, "item": "tea"}]
 
 
-@pytest.mark.parametrize("how", ["state", "sql", "values"])
+@pytest.mark.parametrize("how", ["state", "member", "sql", "values"])
 async def test_a_query_that_writes_fails_and_writes_nothing(how: str) -> None:
     async with open_house(Desk) as house:
         actor = await house.actor(Desk)
