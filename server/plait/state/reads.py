@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from copy import copy, deepcopy
 from functools import lru_cache
 from time import thread_time
 from typing import Any, Final, TypeVar
@@ -111,6 +112,12 @@ class Noted:
     def whole(self) -> Any:
         """Return the state itself."""
         raise NotImplementedError
+
+    def __copy__(self) -> Any:
+        return copy(self.whole())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return deepcopy(self.whole(), memo)
 
 
 class NotedObject(Noted, Mapping[Any, Any]):

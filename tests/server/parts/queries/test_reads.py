@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from copy import copy, deepcopy
 from typing import Any
 
 import msgspec
@@ -257,6 +258,8 @@ def read_object(state: Any, how: str) -> Any:
             return state == state.__class__()
         case "text":
             return repr(state)
+        case "copy":
+            return [copy(state), deepcopy(state)]
         case _:
             return state
 
@@ -283,7 +286,7 @@ def read_mapping(state: Any, how: str) -> Any:
         case "merge":
             return state | {"z": 1}
         case "copy":
-            return state.copy()
+            return [state.copy(), copy(state), deepcopy(state)]
         case "equal":
             return state == {"a": 0}
         case _:
@@ -331,7 +334,7 @@ OBJECTS = st.tuples(NUMBERS, st.lists(NUMBERS, max_size=2).map(tuple), NUMBERS)
 @settings(max_examples=15, deadline=None)
 async def test_typed_states(cls: type[Any], states: list[Any]) -> None:
     make = type(cls.initial_state)
-    ways = ["field", "deep", "method", "match", "equal", "text", "whole"]
+    ways = ["field", "deep", "method", "match", "equal", "text", "copy", "whole"]
     await follow_states(cls, ways, [make(a, b, Inner(c)) for a, b, c in states], read_object)
 
 
