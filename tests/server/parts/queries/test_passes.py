@@ -40,9 +40,8 @@ async def test_queries_run_for_5_ms_at_once_and_then_rest_three_times_as_long() 
     passes = QueryPasses()
     began = await call_all(passes, 7, 0.002)
     passes.close()
-    first, second = began[3] - began[2], began[6] - began[5]
-    assert first >= 0.002 + 3 * 0.006
-    assert second >= 0.002 + 3 * 0.006
+    # Of four that begin one after the other, at least two are in different passes.
+    assert min(fourth - first for first, fourth in zip(began, began[3:], strict=False)) >= 3 * 0.005
 
 
 async def test_other_work_has_its_turn_between_two_long_queries() -> None:
