@@ -26,6 +26,7 @@ __all__ = [
     "Event",
     "Join",
     "Joined",
+    "Made",
     "Message",
     "Nack",
     "Open",
@@ -99,6 +100,8 @@ class Call(_Frame, frozen=True):
     """A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have.
 
     With `have`, the call follows a query: `have` is the tag of the last result that the client has, or empty.
+
+    If it is `optimistic`, the client already shows what the call will do, and is told when its first change comes.
     """
 
     ref: int
@@ -106,6 +109,7 @@ class Call(_Frame, frozen=True):
     args: Sequence[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
     have: str | None = None
+    optimistic: bool = False
 
 
 class Cancel(_Frame, frozen=True):
@@ -262,6 +266,13 @@ class Result(_Frame, frozen=True):
     value: msgspec.Raw | Unset = UNSET
 
 
+class Made(_Frame, frozen=True):
+    """The optimistic call `ref` makes its first change, `version`, which no earlier frame contains."""
+
+    ref: int
+    version: int
+
+
 class Error(_Frame, frozen=True):
     """The call `ref` failed. Without `ref`, another frame was invalid or was refused.
 
@@ -389,6 +400,7 @@ ServerMessage = (
     | Ack
     | Nack
     | Result
+    | Made
     | Error
     | Event
     | Message

@@ -20,6 +20,7 @@ export type ServerMessage =
   | Ack
   | Nack
   | Result
+  | Made
   | Error
   | Event
   | Message
@@ -102,6 +103,8 @@ export interface Push {
  * A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have.
  *
  * With `have`, the call follows a query: `have` is the tag of the last result that the client has, or empty.
+ *
+ * If it is `optimistic`, the client already shows what the call will do, and is told when its first change comes.
  */
 export interface Call {
   readonly type: "call";
@@ -110,6 +113,7 @@ export interface Call {
   readonly args?: readonly Json[];
   readonly kwargs?: { readonly [key: string]: Json };
   readonly have?: string | null;
+  readonly optimistic?: boolean;
 }
 
 /** The client has stopped waiting for the result of the call `ref`. */
@@ -264,6 +268,13 @@ export interface Result {
   readonly ref: number;
   readonly done: boolean;
   readonly value?: Json;
+}
+
+/** The optimistic call `ref` makes its first change, `version`, which no earlier frame contains. */
+export interface Made {
+  readonly type: "made";
+  readonly ref: number;
+  readonly version: number;
 }
 
 /**

@@ -158,6 +158,9 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
     # Called when the caller has stopped waiting, with True if the caller's socket was closed; None for the default
     # handling.
     on_abandon: Callable[[bool], None] | None = None
+    # Called with the version of the first change of its thread, by this turn or one that it has called, just before the
+    # change is sent; None if no client waits for it.
+    on_made: Callable[[int], None] | None = None
 
     # The outcome
     # Called in order after the end, and then removed.

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextvars import Context
 from functools import partial
 from types import MappingProxyType
@@ -87,11 +87,13 @@ class TurnRunner:
         request: Request | None = None,
         by_client: bool = False,
         size: int = 0,
+        on_made: Callable[[int], None] | None = None,
     ) -> RunningCall:
         """Run an rpc; `size` is the size of the call from `connection`.
 
         `done` is called with the outcome when all earlier changes are durable. The chunks of a stream go to `sink`; a
-        generator waits for `reader` or `connection`.
+        generator waits for `reader` or `connection`. `on_made` is called with the version of the first change, just
+        before that is sent.
         """
         (args, kwargs), thread = arguments, self._thread
         trace = connection.trace if connection is not None and by_client else self.find_trace()
@@ -117,6 +119,7 @@ class TurnRunner:
             origin=None if by_client else find_client_turn(),
             trace=trace,
             births=(),
+            on_made=on_made,
         )
         if streaming is not None:
             if (relatives := self._actor.relatives) is not None:

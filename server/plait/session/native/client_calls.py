@@ -17,7 +17,7 @@ from plait.session.native.follower import Follower
 from plait_schemas.codec import printable
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.frames import encode
-from plait_schemas.messages import Call, Error, Result
+from plait_schemas.messages import Call, Error, Made, Result
 
 __all__ = ["ClientCalls"]
 
@@ -82,7 +82,10 @@ class ClientCalls:
         done = partial(self._finish, call, method, connection.trace)
         sink = partial(self._stream, call) if method.is_stream else None
         self._calls[call.ref] = call
-        turn = actor.turns.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
+        made = partial(self._tell_made, call) if call.optimistic else None
+        turn = actor.turns.call(
+            method, arguments, done, sink=sink, connection=connection, by_client=True, size=size, on_made=made
+        )
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
         if method.is_stream:
@@ -114,6 +117,10 @@ class ClientCalls:
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = reader
         actor.instruments.message_ended(connection.trace, "ok")
+
+    def _tell_made(self, call: Call, version: int) -> None:
+        if self._calls.get(call.ref) is call:
+            self._follower.send_ahead(Made(call.ref, version))
 
     def _finish(self, call: Call, method: Method, trace: object, result: object, error: BaseException | None) -> None:
         is_cancelled = self._calls.get(call.ref) is not call

@@ -258,6 +258,10 @@ class Follower:
         elif not self._transport.is_backed_up and self._connection.view is self._view:
             self.drained()
 
+    def send_ahead(self, message: ServerMessage) -> None:
+        """Send a message at once, before the changes and frames that wait for a slow reader."""
+        self._transport.send(Frame(encode(message)))
+
     def send_later(self, message: ServerMessage) -> None:
         """Send a message when all changes made so far are durable, or have failed."""
         frame = Frame(encode(message))
