@@ -20,7 +20,8 @@ from plait_schemas.frames import decode_server, encode
 from plait_schemas.patch import Op
 
 VECTORS = Path(__file__).parents[2] / "schemas" / "vectors"
-FILES = sorted(VECTORS.glob("*.json"))
+# Only the JavaScript client shows what calls will do.
+FILES = [file for file in sorted(VECTORS.glob("*.json")) if "optimistic" not in json.loads(file.read_text())]
 
 
 class Replay:

@@ -9,6 +9,7 @@ const FILES = {
   "messages.js": "messages-part.ts",
   "tasks.js": "tasks-part.ts",
   "queries.js": "queries-part.ts",
+  "optimistic.js": "optimistic.ts",
   "listing.js": "listing.ts",
   "files.js": "files-part.ts",
 };

@@ -4,15 +4,26 @@ import { Deferred, onAbortBefore } from "./deferred.js";
 import type { EarlyQueue } from "./early.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
+import { missing } from "./options.js";
 import { plain } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import type { Link } from "./link.js";
+import type { Call } from "./protocol.js";
 
 /** The arguments of a call, and a signal that cancels it. */
-export interface CallOptions {
+export interface CallOptions<State = any> extends Optimism<State> {
   args?: readonly unknown[];
   kwargs?: { readonly [name: string]: unknown };
   signal?: AbortSignal;
+}
+
+/** How a client with the option `optimistic` shows what a call will do. */
+export interface Optimism<State = any> {
+  /**
+   * Changes a draft of the state as the call will change the state. It is called again for each state that is shown
+   * before the first change of the call, or before its end if it changes nothing.
+   */
+  optimistic?: ((draft: State) => unknown) | undefined;
 }
 
 export class Calls {
@@ -47,7 +58,7 @@ export class Calls {
   }
 
   /** Calls a method, after all earlier requests. Never throws: the stream ends with any error. */
-  stream(method: string, { args = [], kwargs = {}, signal }: CallOptions): RpcStream<unknown, unknown> {
+  stream(method: string, { args = [], kwargs = {}, signal, optimistic }: CallOptions): RpcStream<unknown, unknown> {
     let ref = 0;
     const chunks = new Chunks<unknown, unknown>(() => cancel(new PlaitError("cancelled", `${method} was cancelled`)));
     const cancel = (reason: unknown) => {
@@ -56,16 +67,19 @@ export class Calls {
       this.#link.session.cancel(ref);
       this.#link.pump();
     };
-    const begin = (call: readonly [string, Json[], JsonObject]) => {
+    const begin = (call: [string, Json[], JsonObject]) => {
       if (chunks.isEnded) return;
       if (this.#link.status === "closed") return chunks.fail(this.#link.closedError);
-      ref = this.#link.session.call(...call);
+      ref = this.#link.session.call(...call, optimistic as Partial<Call> | undefined);
       this.#open.set(ref, chunks);
       this.#link.pump();
     };
     try {
       signal?.throwIfAborted();
-      const call = [plain(method) as string, plain(args) as Json[], plain(kwargs) as JsonObject] as const;
+      // The part for them passes another object in place of the recipe.
+      const recipe = optimistic ?? (args.at(-1) as Optimism | null | undefined)?.optimistic;
+      if (typeof recipe === "function") missing("optimistic");
+      const call = plain([method, args, kwargs]) as Parameters<typeof begin>[0];
       this.#early.inTurn(() => begin(call));
       if (signal) onAbortBefore(chunks.result, signal, cancel);
     } catch (error) {

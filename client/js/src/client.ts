@@ -1,10 +1,10 @@
 /** A thread, live: its state, its methods, its messages and events. */
 
 import { Calls } from "./calls.js";
-import type { CallOptions, RpcStream } from "./calls.js";
+import type { CallOptions, Optimism, RpcStream } from "./calls.js";
 import { Deferred, whenFound } from "./deferred.js";
 import { edited } from "./draft.js";
-import { EarlyQueue } from "./early.js";
+import { EarlyQueue, InitialState } from "./early.js";
 import { Edits } from "./edits.js";
 import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
@@ -222,13 +222,24 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   // Calling methods
 
-  /** Calls a method; while offline, at the next join. A call under way when the connection is lost rejects. */
-  call<Name extends keyof Rpcs & string>(method: Name, ...args: ArgsOf<Rpcs, Name>): Promise<ResultOf<Rpcs, Name>> {
+  /**
+   * Calls a method; while offline, at the next join. A call under way when the connection is lost rejects. With the
+   * option `optimistic`, `{ optimistic: (draft) => … }` after the arguments shows at once what the call will do.
+   */
+  call<Name extends keyof Rpcs & string>(
+    method: Name,
+    ...args: [...ArgsOf<Rpcs, Name>, Required<Optimism<State>>]
+  ): Promise<ResultOf<Rpcs, Name>>;
+  call<Name extends keyof Rpcs & string>(method: Name, ...args: ArgsOf<Rpcs, Name>): Promise<ResultOf<Rpcs, Name>>;
+  call<Name extends keyof Rpcs & string>(method: Name, ...args: unknown[]): Promise<ResultOf<Rpcs, Name>> {
     return this.callWith(method, { args });
   }
 
-  /** Calls a method with keyword arguments, or with a signal that cancels the call. */
-  callWith<Name extends keyof Rpcs & string>(method: Name, options: CallOptions = {}): Promise<ResultOf<Rpcs, Name>> {
+  /** Calls a method with keyword arguments, with a signal that cancels the call, or optimistically, as `call` does. */
+  callWith<Name extends keyof Rpcs & string>(
+    method: Name,
+    options: CallOptions<State> = {},
+  ): Promise<ResultOf<Rpcs, Name>> {
     return this.#calls.call(method, options) as Promise<ResultOf<Rpcs, Name>>;
   }
 
@@ -363,14 +374,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** @internal Takes up the parts among the options that the client does not have yet; or `queries` without the option. */
   addParts({ queries }: Pick<ThreadOptions<State>, "queries"> = this.#options): void {
-    const { text, undo, messages, tasks, files } = this.#options;
+    const { text, undo, messages, tasks, files, optimistic } = this.#options;
     // Each comparison has a budget of its own.
     const compareTexts: CompareTexts = (before, after) => textComparison(this.#options)?.(before, after) ?? [];
     this.#texts ??= text?.newWatchers(compareTexts);
     this.#history ??= undo?.newHistory(() => performance.now(), this.#options);
-    messages?.put(this, this.#link);
-    tasks?.put(this, this.#link);
-    files?.put(this, this.#options);
+    for (const part of [messages, tasks, files, optimistic])
+      part?.put(this, this.#link, this.#options, this.#edits, InitialState);
     Object.assign(
       this.#methods,
       text?.newMethods(this.#edits, this.#texts as TextWatchers, compareTexts),
@@ -410,7 +420,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     if (!this.#link.isKept)
       for (const push of this.#session.pending)
         this.#listeners.dispatch({ type: "refused", push, error }, this.#edits.answerOf(push));
-    this.#edits.rejectAll(error);
+    this.#edits.failAll(error);
     this.#calls.failAll(error);
     this.#closed.resolve();
   }

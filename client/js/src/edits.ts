@@ -129,7 +129,7 @@ export class Edits implements Editing {
   /** Refuses an edit for which the session has no push. */
   #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
     answer.reject(error);
-    this.#listeners.tellRefusal({ error, ops }, answer);
+    this.#listeners.refuse({ error, ops }, answer);
   }
 
   // Answers
@@ -150,7 +150,7 @@ export class Edits implements Editing {
   }
 
   /** Rejects the promises of all pushes, because no answer will come. */
-  rejectAll(error: Error): void {
+  failAll(error: Error): void {
     for (const answer of this.#answers.values()) answer.reject(error);
     this.#answers.clear();
   }

@@ -7,7 +7,7 @@ import type { FileInfo, FilesPart, ThreadFiles, UploadOptions } from "./parts.js
 import { RefusedRequest, authorize, errorOf, request, unreachable } from "./requests.js";
 
 export const files: FilesPart = {
-  put(client, options) {
+  put(client, _, options) {
     Object.defineProperty(client, "files", { value: new Files(options as ThreadOptions<unknown>), configurable: true });
   },
 };

@@ -161,7 +161,7 @@ export class Fold {
    * Applies `ops`, with which the server has carried out a push. Throws a PatchError, and changes nothing, if they do
    * not fit.
    */
-  acknowledge(at: Version, push: Pending, ops: readonly Op[]): void {
+  answered(at: Version, push: Pending, ops: readonly Op[]): void {
     const [first, second] = this.pushes.filter(isShown);
     const isFirst = first === push;
     const expected = isFirst ? (second ? apply(this.confirmed, push.ops) : this.shown) : undefined;

@@ -1,7 +1,7 @@
 /** The public names of `plait-client`. */
 
 export { bindText } from "./bind-text.js";
-export type { CallOptions, RpcStream } from "./calls.js";
+export type { CallOptions, Optimism, RpcStream } from "./calls.js";
 export { channels } from "./channels.js";
 export type { ChannelsOptions } from "./channels.js";
 export { ThreadClient } from "./client.js";
@@ -16,12 +16,14 @@ export { keepIn } from "./keep.js";
 export type { Status } from "./link.js";
 export { listThreads, watchThreads } from "./listing.js";
 export type { ListOptions, ListedThread, PageOptions, ThreadList, ThreadPage } from "./listing.js";
+export { optimistic } from "./optimistic.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 export type { Keeper, ThreadOptions } from "./options.js";
 export type {
   ComparePart,
   FileInfo,
   FilesPart,
+  OptimisticPart,
   TextChange,
   TextEdit,
   TextPart,

@@ -84,7 +84,7 @@ export class ThreadListeners {
       case "change":
         return this.change.tell({ version: event.version, ops: event.ops, source: event.source });
       case "refused":
-        return this.tellRefusal({ error: event.error, ops: withoutOwn(event.push.ops) }, answer);
+        return this.refuse({ error: event.error, ops: withoutOwn(event.push.ops) }, answer);
       case "message":
         return this.message.tell(event.data);
       case "event":
@@ -93,7 +93,7 @@ export class ThreadListeners {
   }
 
   /** Reports a refused change; `answer` is its promise, if it has one. */
-  tellRefusal(refusal: Refusal, answer?: Deferred<number>): void {
+  refuse(refusal: Refusal, answer?: Deferred<number>): void {
     if (!this.refused.isEmpty) return this.refused.tell(refusal);
     const tell = () => answer?.promise.isAwaited || this.#onUnhandled(refusal);
     // The caller may be about to await the promise.

@@ -4,7 +4,7 @@ import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
 import type { MessagesPart } from "./messages-part.js";
-import type { ComparePart, FilesPart, TextPart, UndoPart } from "./parts.js";
+import type { ComparePart, FilesPart, OptimisticPart, TextPart, UndoPart } from "./parts.js";
 import type { QueriesPart } from "./queries-part.js";
 import type { Token } from "./requests.js";
 import type { WebSocketClass } from "./socket.js";
@@ -41,6 +41,8 @@ export interface ThreadOptions<State> {
   tasks?: TasksPart | undefined;
   /** `queries` of this package: the results of queries, and their changes. */
   queries?: QueriesPart | undefined;
+  /** `optimistic` of this package: what calls will do is shown at once. */
+  optimistic?: OptimisticPart | undefined;
   /** `files` of this package: the files that the thread keeps. */
   files?: FilesPart | undefined;
   /**

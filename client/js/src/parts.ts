@@ -247,5 +247,11 @@ export interface HasFiles {
 /** Gives a client files. */
 export interface FilesPart {
   /** Gives a client with these options its `files`. */
-  put(client: object, options: object): void;
+  put(client: object, carrier: object, options: object): void;
+}
+
+/** Shows what calls will do. */
+export interface OptimisticPart {
+  /** Gives a client, which may have joined already, optimistic calls. `Base` is the class of a state with edits. */
+  put(client: object, link: object, options: object, edits: object, Base: object): void;
 }

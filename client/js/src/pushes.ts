@@ -182,7 +182,7 @@ export class Pushes {
       const applied = ops ?? push?.sent;
       if (version > known + 1 || applied === undefined) throw new PatchError("changes are missing");
       const at = [epoch, version] as const;
-      if (push) this.#answer(push, () => this.fold.acknowledge(at, push, applied));
+      if (push) this.#answer(push, () => this.fold.answered(at, push, applied));
       else this.fold.advance(at, applied);
     } else if (push) this.#answer(push, () => this.fold.drop(push));
     return push && { type: "applied", push, version };

@@ -126,7 +126,7 @@ export class Queries {
   }
 
   #call(query: Query): void {
-    query.ref = this.#session.call(query.method, query.args, {}, query.tag);
+    query.ref = this.#session.call(query.method, query.args, {}, { have: query.tag });
   }
 
   #cancel(query: Query): void {

@@ -39,7 +39,7 @@ export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & Th
 /**
  * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
  * with a token of the same user share one client; it has the options of the first of them, with the parts that a later
- * one adds (`text`, `undo`, `compare`, `messages`, `tasks`, `queries`), and the token of the last render. Another kind, name,
+ * one adds (`text`, `undo`, `compare`, `messages`, `tasks`, `queries`, `optimistic`), and the token of the last render. Another kind, name,
  * host, url, client, storage, `state` or user gives another client, and so does mounting after the shared one was closed. Two
  * tokens are of the same user if they are equal, or JWTs that differ in their times only.
  */
@@ -247,10 +247,19 @@ export interface RpcState<Args extends unknown[], Data> {
   data: Data | undefined;
 }
 
+export interface RpcOptions<State, Args extends unknown[]> {
+  /**
+   * Changes a draft of the state as a call with these arguments will change the state, so that it is shown at once. The
+   * client needs the option `optimistic`.
+   */
+  optimistic?: ((draft: State, ...args: Args) => unknown) | undefined;
+}
+
 /** A method, and the state of its last call; if several are under way, the one that began last counts. */
 export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
   thread: ThreadClient<State, Rpcs, any>,
   method: Name,
+  options: RpcOptions<State, ArgsOf<Rpcs, Name>> = {},
 ): RpcState<ArgsOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
   type Data = ResultOf<Rpcs, Name>;
   // The state belongs to one method; it is not shown for another.
@@ -259,6 +268,7 @@ export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
     method: Name;
   });
   const last = useRef(0);
+  const latest = useLatest(options.optimistic);
   const call = useCallback(
     (...args: ArgsOf<Rpcs, Name>) => {
       const number = ++last.current;
@@ -268,7 +278,9 @@ export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
         const isSame = before.thread === thread && before.method === method;
         return { ...(isSame ? before : IDLE), thread, method, pending: true };
       });
-      const result = thread.call(method, ...args);
+      const recipe = latest.current;
+      const optimistic = recipe && ((draft: State) => recipe(draft, ...args));
+      const result = thread.callWith(method, { args, optimistic });
       result.then(
         (data) => end({ data }),
         (error: unknown) =>
@@ -276,7 +288,7 @@ export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
       );
       return result;
     },
-    [thread, method],
+    [thread, method, latest],
   );
   const { pending, error, data } = state.thread === thread && state.method === method ? state : IDLE;
   return { pending, error, data, call };

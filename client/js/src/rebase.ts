@@ -174,7 +174,7 @@ function pass(mine: Step, other: Step): void {
     mine.passText(other);
   } else if (isSame && mine.name === "remove" && other.name === "remove") {
     mine.isGone = mine.isDone = other.isGone = true;
-  } else if (isSame && other.name === "replace" && other.isElement && mine.mayMeanAnother(other)) {
+  } else if (isSame && other.name === "replace" && other.isElement && mine.isAnother(other)) {
     mine.isContested = mine.isGone = true;
   } else if (leadsThrough(place, other) || leadsThrough(otherPlace, mine)) {
     const moved = placeAfter(mine, other, true);

@@ -53,7 +53,7 @@ export class Sending {
    * Handles an error that refuses a frame as too fast; the frame is sent again later. Returns the frames to send at
    * once; undefined for any other error.
    */
-  handleRefusal({ refused, messages, retry_after: wait }: Failure): Ping[] | undefined {
+  refused({ refused, messages, retry_after: wait }: Failure): Ping[] | undefined {
     const now = this.#now();
     if (refused === "message") return this.outbox.refused(messages ?? 0, wait, now);
     if (refused === "presence") this.presence.refused(wait, now);
@@ -101,14 +101,20 @@ export class CallQueue {
   #next = 1;
 
   /** Adds a call made after a push, and returns its ref. */
-  add(method: string, args: readonly Json[], kwargs: JsonObject, after: Pending | undefined, have?: string): number {
+  add(
+    method: string,
+    args: readonly Json[],
+    kwargs: JsonObject,
+    after: Pending | undefined,
+    more?: Partial<Call>,
+  ): number {
     const frame = {
       type: "call",
       ref: this.#next++,
       method,
       ...(args.length > 0 && { args }),
       ...(Object.keys(kwargs).length > 0 && { kwargs }),
-      have,
+      ...more,
     } as Call;
     this.#waiting.push({ frame, after });
     return frame.ref;
@@ -149,8 +155,7 @@ export class CallQueue {
 
   /** Returns the result if its call is under way. */
   take(result: Result): Result | undefined {
-    const isAwaited = result.done ? this.end(result.ref) : this.#sent.has(result.ref);
-    return isAwaited ? result : undefined;
+    return (result.done ? this.end(result.ref) : this.#sent.has(result.ref)) ? result : undefined;
   }
 
   /** Ends a call, or removes it if it waits. Tells whether it was under way. */

@@ -20,7 +20,7 @@ import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
 import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
-import type { Error as Failure, Join, Joined, Message, Op, ServerMessage } from "./protocol.js";
+import type { Call, Error as Failure, Join, Joined, Message, Op, ServerMessage } from "./protocol.js";
 import { Pushes } from "./pushes.js";
 import { Sending } from "./sending.js";
 
@@ -219,11 +219,11 @@ export class Session {
   }
 
   /**
-   * Calls a method as soon as the pushes made before it were sent; with the tag of a known result, follows a query.
-   * Returns the call's ref.
+   * Calls a method as soon as the pushes made before it were sent; `more` is the rest of the frame: the tag of a query's
+   * known result, and whether the call is optimistic. Returns the call's ref.
    */
-  call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}, have?: string): number {
-    const ref = this.#sending.calls.add(method, args, kwargs, this.pushes.at(-1), have);
+  call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}, more?: Partial<Call>): number {
+    const ref = this.#sending.calls.add(method, args, kwargs, this.pushes.at(-1), more);
     this.#flush();
     return ref;
   }
@@ -346,7 +346,7 @@ export class Session {
   }
 
   #handleError(frame: Failure): void {
-    const pings = this.#sending.handleRefusal(frame);
+    const pings = this.#sending.refused(frame);
     if (pings) return pings.forEach((ping) => this.#send(ping));
     if (typeof frame.ref !== "number") this.#complaint = frame.message;
     this.tell(this.#sending.calls.fail(frame));

@@ -26,7 +26,7 @@ export interface ClientKey {
 }
 
 /** The options that a later component may add to a client. */
-const PARTS = ["text", "undo", "compare", "messages", "tasks", "queries"] as const;
+const PARTS = ["text", "undo", "compare", "messages", "tasks", "queries", "optimistic"] as const;
 
 /** A client that connects when a component holds it, or asks when it is ready. */
 class SharedClient extends ThreadClient {

@@ -70,7 +70,7 @@ export class Step {
    * Tells whether it may be meant for another element than the one that `other` has put in the same place of a list. A
    * scalar is known by its place, as a cell of a board is, unless it is removed. An add means no element.
    */
-  mayMeanAnother(other: Step): boolean {
+  isAnother(other: Step): boolean {
     if (this.name !== "replace") return this.name === "remove";
     const [value, there] = [this.#value, other.#value];
     if (!isContainer(value) || !isContainer(there)) return false;

@@ -15,6 +15,7 @@ test.each([
   ["tasks", "put", /extends Error/],
   // It has the error of a difference that does not fit.
   ["queries", "newMethods", /closeCode/],
+  ["optimistic", "put", /closeCode/],
 ])("the part for %s is a file beside it, which takes the error from there", async (part, method, ownError) => {
   const file = new URL(`${part}.js`, BUNDLE);
   const exported = (await import(file.href)) as Record<string, object>;

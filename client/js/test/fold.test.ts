@@ -17,7 +17,7 @@ test("a long text in which much is typed offline is not kept once for each lette
   for (let at = 0; at < 200; at++) fold.add(at + 1, splices("/note", [{ at, remove: 0, insert: "x" }]));
   expect((fold.shown as { note: string }).note).toBe("x".repeat(200) + note);
   expect((heapUsed() - before) / note.length).toBeLessThan(20);
-  fold.pushes.slice().forEach((push, index) => fold.acknowledge(["e", index + 1], push, push.ops));
+  fold.pushes.slice().forEach((push, index) => fold.answered(["e", index + 1], push, push.ops));
   expect(fold.confirmed).toBe(fold.shown);
 });
 

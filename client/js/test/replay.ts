@@ -8,10 +8,11 @@ import type { ConversationSession } from "../src/messages-part.js";
 import type { Outgoing } from "../src/messages.js";
 import type { ThreadMessage } from "../src/conversation.js";
 import { plain } from "../src/json.js";
+import { Layers } from "../src/optimistic.js";
 import { apply } from "../src/patch.js";
 import { Queries, keyOf } from "../src/queries.js";
 import type { Query } from "../src/queries.js";
-import type { Document } from "../src/json.js";
+import type { Document, Json } from "../src/json.js";
 import type { Op, ServerMessage, TaskRun } from "../src/protocol.js";
 import { TaskRuns } from "../src/task-runs.js";
 import { PARTS, Session, diff } from "./whole.js";
@@ -44,6 +45,7 @@ export class Replay {
   #now = 0;
   readonly session: ConversationSession;
   readonly #queries: Queries;
+  readonly #layers: Layers;
   #sent: Outgoing[] = [];
   #outcomes: Record<string, string> = {};
   #sources: (string | null)[] = [];
@@ -55,6 +57,7 @@ export class Replay {
     this.#line = line;
     const session = new Session({ client, now: () => this.#now, parts: state ? PARTS : { ...PARTS, state } });
     this.session = withConversations(session, () => this.#now);
+    this.#layers = new Layers(this.session);
     const closedError = new PlaitError("closed", "the client is closed");
     this.#queries = new Queries({ session: this.session, status: "online", closedError, pump: () => undefined });
     this.session.partEvents.add((events) => {
@@ -82,9 +85,17 @@ export class Replay {
     else if (name === "follow") this.#queries.follow(keyOf(...(value as [string, unknown[]])));
     else if (name === "unfollow")
       this.#queries.unfollow(this.#queries.find(keyOf(...(value as [string, unknown[]]))) as Query);
+    else if (name === "foresee") this.#foresee(...(value as [string, unknown[], Op[]]));
     else if (name === "post") session.post("messages", ...(value as [string, string]));
     this.#gather();
     this.#expect(name, value);
+  }
+
+  /** Calls a method optimistically, as if it makes these operations. */
+  #foresee(method: string, args: unknown[], ops: Op[]): void {
+    const recipe = (draft: unknown) => apply(draft as Json, ops);
+    const layer = this.#layers.add(recipe, this.session.shown);
+    this.session.call(method, args as Json[], {}, layer as object);
   }
 
   #wait(seconds: number): void {
@@ -111,6 +122,7 @@ export class Replay {
     const { session } = this;
     if (name === "sent") this.#expectSent(value as object[]);
     if (name === "shown") expect(session.shown ?? null).toEqual(value);
+    if (name === "foreseen") expect(this.#layers.show(session.shown) ?? null).toEqual(value);
     if (name === "presence") expect(session.presence).toEqual(value);
     if (name === "confirmed")
       expect([session.epoch ?? null, session.version ?? 0, session.confirmed ?? null]).toEqual(value);

@@ -375,7 +375,7 @@ class Offline extends Page {
 
   answer(push: Pending, isRefused: boolean): void {
     if (isRefused) this.#fold.refuse(push);
-    else this.#fold.acknowledge(["e", ++this.#version], push, push.ops);
+    else this.#fold.answered(["e", ++this.#version], push, push.ops);
     this.history.settle(push, isRefused);
   }
 

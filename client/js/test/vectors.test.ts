@@ -20,6 +20,8 @@ const STEPS = new Set(
     "post",
     "follow",
     "unfollow",
+    "foresee",
+    "foreseen",
   ].concat(
     ["sent", "shown", "presence", "confirmed", "pending", "outcomes", "sources"],
     ["rejoin", "stopped", "messages", "calls", "approvals", "runs", "more", "results"],

@@ -36,7 +36,7 @@ from plait.web.thread_urls import is_run_path, is_thread_path
 __all__ = ["Site"]
 
 # The JavaScript client, and its parts for messages and listings, for pages without a build step.
-_CLIENT: Final = ("client.js", "messages.js", "tasks.js", "queries.js", "listing.js", "files.js")
+_CLIENT: Final = ("client.js", "messages.js", "tasks.js", "queries.js", "optimistic.js", "listing.js", "files.js")
 
 # Seconds that the engine of a shared store gets to answer.
 _CHECK: Final = 1.0
