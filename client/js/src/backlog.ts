@@ -120,11 +120,11 @@ function isOp(value: unknown): boolean {
   plain(parse(path));
   if (op === "splice") return plain(regionOf(value as unknown as Splice).insert) !== undefined;
   if (op === "remove") return path !== "";
-  return value["value"] !== undefined && plain(value["value"]) !== undefined;
+  return plain(value["value"]) !== undefined;
 }
 
 function isName(op: unknown): op is Op["op"] {
-  return op === "remove" || op === "add" || op === "replace" || op === "splice";
+  return ["remove", "add", "replace", "splice"].includes(op as string);
 }
 
 function isVersion(value: unknown): value is readonly [string, number] {

@@ -9,7 +9,7 @@ import { Edits } from "./edits.js";
 import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
-import { freeze, plain } from "./json.js";
+import { freeze, isObject, plain } from "./json.js";
 import type { DeepReadonly, Document, Json } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
@@ -33,11 +33,11 @@ import type { HasTasks } from "./thread-tasks.js";
 export type Unsubscribe = () => void;
 
 /** The methods that the options `text`, `undo` and `queries` bring; without them they throw a TypeError. */
-export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents>
+export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missing extends undefined = undefined>
   extends TextMethods, UndoMethods, QueryMethods<Rpcs>, HasFiles, HasTasks<Rpcs> {}
 
 /** `subscribe` reports changes of these values; the data of a join about the connection changes with the status. */
-const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence"] as const;
+const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence", "ownPresence"] as const;
 
 type Methods = TextMethods & UndoMethods & QueryMethods<any>;
 
@@ -48,7 +48,8 @@ const METHODS = {
   queries: ["query"],
 } as const satisfies { text: (keyof TextMethods)[]; undo: (keyof UndoMethods)[]; queries: (keyof QueryMethods<any>)[] };
 
-export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
+/** `Missing` is the type of `state` before there is one: never, if the client is known to have it. */
+export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missing extends undefined = undefined> {
   static readonly #onUnhandled = new Listeners<[Refusal, ThreadClient]>();
 
   readonly kind: string;
@@ -114,8 +115,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * The state to show: the server's, with this client's changes that have no answer yet. It is frozen, and its
    * unchanged parts stay the same objects. Undefined until there is a state.
    */
-  get state(): DeepReadonly<State> | undefined {
-    return this.#edits.shown as DeepReadonly<State> | undefined;
+  get state(): DeepReadonly<State> | Missing {
+    return this.#edits.shown as DeepReadonly<State> | Missing;
   }
 
   /** The last state that the server sent. */
@@ -271,8 +272,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** Interrupts the agent that runs in this thread, even for another client; resolves to whether one runs. */
   interrupt(message?: unknown): Promise<boolean> {
-    const args = message === undefined ? [] : [message];
-    return this.#calls.call("run:interrupt", { args }) as Promise<boolean>;
+    return this.#calls.call("run:interrupt", { args: message === undefined ? [] : [message] }) as Promise<boolean>;
   }
 
   // Messages and presence
@@ -291,13 +291,21 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Sets the presence that others see of this client; null removes it. It is sent again after a reconnect. Throws as
-   * `send` does, and then changes nothing.
+   * Sets the presence that others see of this client; null removes it. Those that are set in a row are sent as one, at
+   * most one in 25 ms. It is sent again after a reconnect. Throws as `send` does, and then changes nothing.
    */
   setPresence<Data>(data: Data & Sendable<Data>): void {
     this.#checkOpen();
     this.#session.setPresence(plain(data));
     this.#link.pump();
+  }
+
+  /**
+   * Sets members of the presence that others see of this client; the other members stay, and undefined removes one.
+   * Throws as `send` does.
+   */
+  updatePresence<Data extends object>(patch: Data & Sendable<Data>): void {
+    this.setPresence({ ...(isObject(this.ownPresence) && this.ownPresence), ...patch } as Json);
   }
 
   /** The messages that the thread keeps. Throws a TypeError without the option `messages`. */

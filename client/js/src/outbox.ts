@@ -10,6 +10,8 @@ const PING_EVERY = UNANSWERED / 2;
 const RETRY_AFTER = 1;
 /** The minimum seconds between two presences, or tokens, after a refusal; the server collects presences for as long. */
 const SPACING = 0.05;
+/** The minimum seconds between two presences. */
+export const PRESENCE_SPACING = 0.025;
 
 /** The messages on one socket. */
 export class Outbox {
@@ -105,7 +107,12 @@ export class Latest<Frame> {
   #frame: Frame | undefined;
   #isWaiting = false;
   #freeAt = 0;
-  #spacing = 0;
+  #spacing: number;
+
+  /** `spacing` is the minimum seconds between two frames. */
+  constructor(spacing = 0) {
+    this.#spacing = spacing;
+  }
 
   /** Sets the frame to send next. */
   put(frame: Frame): void {
@@ -115,9 +122,9 @@ export class Latest<Frame> {
 
   /** Returns the frame to send by now, if there is one. */
   take(now: number): Frame | undefined {
-    if (!this.#isWaiting || now < this.#freeAt) return undefined;
+    if (now < this.due) return undefined;
     this.#isWaiting = false;
-    if (this.#spacing > 0) this.#freeAt = now + this.#spacing;
+    this.#freeAt = now + this.#spacing;
     return this.#frame;
   }
 

@@ -7,7 +7,7 @@ import type { Pending } from "./pending.js";
 import type { Json, JsonObject } from "./json.js";
 import { isTooLarge, tooLarge } from "./messages.js";
 import type { Bytes, Outgoing } from "./messages.js";
-import { Latest, Outbox } from "./outbox.js";
+import { Latest, Outbox, PRESENCE_SPACING } from "./outbox.js";
 import type { Auth, Call, Error as Failure, Message, Ping, Presence, Result } from "./protocol.js";
 import type { Follower, Pushes } from "./pushes.js";
 
@@ -16,8 +16,8 @@ export const CALLS_AT_ONCE = 256;
 
 export class Sending {
   readonly calls = new CallQueue();
-  presence = new Latest<Presence>();
-  auth = new Latest<Auth>();
+  presence!: Latest<Presence>;
+  auth!: Latest<Auth>;
   readonly outbox = new Outbox();
   /** The maximum bytes of a frame, as the last join told. */
   maxFrame = Infinity;
@@ -28,6 +28,7 @@ export class Sending {
   constructor(pushes: Pushes, now: () => number) {
     this.#pushes = pushes;
     this.#now = now;
+    this.reset();
   }
 
   /** Whether a call or message waits to be sent, or, while finishing, a message may not have been taken. */
@@ -45,7 +46,7 @@ export class Sending {
   reset(): void {
     this.#pushes.reset();
     this.outbox.reset();
-    this.presence = new Latest();
+    this.presence = new Latest(PRESENCE_SPACING);
     this.auth = new Latest();
   }
 
@@ -56,9 +57,8 @@ export class Sending {
   refused({ refused, messages, retry_after: wait }: Failure): Ping[] | undefined {
     const now = this.#now();
     if (refused === "message") return this.outbox.refused(messages ?? 0, wait, now);
-    if (refused === "presence") this.presence.refused(wait, now);
-    else if (refused === "auth") this.auth.refused(wait, now);
-    else return undefined;
+    if (refused !== "presence" && refused !== "auth") return undefined;
+    this[refused].refused(wait, now);
     return [];
   }
 
@@ -73,8 +73,8 @@ export class Sending {
   /** Returns the frames that may be sent now: calls, messages and pushes in the order in which they were made. */
   take(): (Outgoing | Unsent)[] {
     const [calls, pushes, outbox, now] = [this.calls, this.#pushes, this.outbox, this.#now()];
-    const latest = [this.presence.take(now), this.auth.take(now)].filter((frame) => frame !== undefined);
-    const out: (Outgoing | Unsent)[] = [...latest, ...outbox.resume(now)];
+    const first = [this.presence.take(now), this.auth.take(now), ...outbox.resume(now)];
+    const out: (Outgoing | Unsent)[] = first.filter((frame) => frame !== undefined);
     // Pushes made after refused messages wait until those are sent again.
     const nextPush = () => (outbox.resumesAt === undefined ? pushes.take(this.maxFrame, calls.first) : undefined);
     const next = () => calls.next(this.maxFrame, pushes, outbox) ?? nextPush();

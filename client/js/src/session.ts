@@ -244,10 +244,12 @@ export class Session {
     this.#flush();
   }
 
-  /** Sets the presence that others see of this client, null for nothing. Throws as `send` does. */
+  /**
+   * Sets the presence that others see of this client, null for nothing. Throws as `send` does. It is sent with the next
+   * frame or `tick`, so that several that are set in a row are one frame.
+   */
   setPresence(data: Json): void {
     this.#sending.presence.put(this.#presences.set(data, this.#sending.maxFrame));
-    this.#flush();
   }
 
   /** Sends a fresh token; a socket that opens later sends its own. */

@@ -164,7 +164,7 @@ function takeLock(
 ): Promise<(() => void) | undefined> {
   return new Promise((resolve, reject) => {
     const hold = (lock: unknown) => {
-      if (lock) return new Promise<void>((release) => resolve(release));
+      if (lock) return new Promise<void>(resolve);
       resolve(undefined);
       return undefined;
     };

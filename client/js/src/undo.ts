@@ -69,8 +69,7 @@ export class UndoHistory implements History {
     }
     const back = invert(before, ops);
     let entry: Entry | undefined;
-    if (this.#doing === "undo") entry = this.#undone.add(back, this.#now(), false);
-    else if (this.#doing === "redo") entry = this.#done.add(back, this.#now(), false);
+    if (this.#doing) entry = this.#chain(this.#doing === "undo" ? "redo" : "undo").add(back, this.#now(), false);
     else {
       this.#undone.clear();
       entry = this.#extend(before, ops, back) ?? this.#add(ops, back);

@@ -679,6 +679,24 @@ test("presence is sent, and sent again after a reconnect", async () => {
   expect((await again.take("presence")).data).toEqual({ cursor: [1, 2] });
 });
 
+test("presences that are set in one go are one frame, and a patch leaves the other members", async () => {
+  const [client, peer] = await joined();
+  const seen: unknown[] = [];
+  client.subscribe(() => seen.push(client.ownPresence));
+  client.updatePresence({ name: "Ada", at: 1 });
+  client.updatePresence({ at: 2, tool: "pen" });
+  client.updatePresence({ tool: undefined });
+  expect(seen.at(-1)).toEqual({ name: "Ada", at: 2 });
+  expect(client.ownPresence).toEqual({ name: "Ada", at: 2 });
+  expect((await peer.take("presence")).data).toEqual({ name: "Ada", at: 2 });
+  client.setPresence({ at: 3 });
+  client.setPresence("Ada");
+  expect((await peer.take("presence")).data).toBe("Ada");
+  client.updatePresence({ at: 4 });
+  expect((await peer.take("presence")).data).toEqual({ at: 4 });
+  expect(peer.frames.waiting).toEqual([]);
+});
+
 test("a token that is about to expire is asked for again", async () => {
   let count = 0;
   const [, peer] = await joined({ token: () => `token ${++count}` });

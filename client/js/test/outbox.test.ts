@@ -278,10 +278,23 @@ test("a client that closes while messages are to be sent again on the next socke
   expect(session.isBusy).toBe(false);
 });
 
-test("of presences that come too fast the last one is sent, and from then on they are gathered", () => {
+test("of presences that are set in a row the last one is sent, and the next one 25 ms later", () => {
   const session = joined();
   for (const n of [1, 2, 3]) session.setPresence(n);
-  expect(data(session.takeFrames())).toEqual([1, 2, 3]);
+  expect([session.takeFrames(), data(wait(session)), now]).toEqual([[], [3], 0]);
+  for (const n of [4, 5]) session.setPresence(n);
+  session.tick();
+  expect([session.takeFrames(), data(wait(session)), now]).toEqual([[], [5], 0.025]);
+  now = 1;
+  session.setPresence(6);
+  session.send(messageOf("a"));
+  expect(data(answer(session, 1)).filter((frame) => typeof frame !== "object")).toEqual([6, "a"]);
+});
+
+test("of presences that come too fast the last one is sent, and from then on they are gathered", () => {
+  const session = joined();
+  session.setPresence(3);
+  expect(data(wait(session))).toEqual([3]);
   for (const retry_after of [1, 2]) session.receive(refusal("presence", { retry_after }));
   for (const n of [4, 5]) session.setPresence(n);
   expect([session.takeFrames(), data(wait(session)), now]).toEqual([[], [5], 2]);

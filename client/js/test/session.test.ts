@@ -159,6 +159,7 @@ test("a call is cancelled on the wire only when it was sent", () => {
 test("presence is what was joined and updated, less what left, and comes again after each join", () => {
   const session = joined();
   session.setPresence({ name: "me" });
+  session.tick();
   expect(session.takeFrames()).toEqual([{ type: "presence", data: { name: "me" } }]);
   session.receive({ type: "presence", snapshot: { a: { x: 1 }, b: { x: 2 } } });
   const before = session.presence;
