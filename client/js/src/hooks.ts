@@ -1,6 +1,6 @@
-/** The building blocks of the hooks in `react.ts`: the client of a component, and its listeners. */
+/** The building blocks of the React hooks: values of a client, the client of a component, and its listeners. */
 
-import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 
 import type { ThreadClient } from "./client.js";
 import type { ThreadOptions } from "./options.js";
@@ -21,8 +21,49 @@ export function useLatest<Value>(value: Value): { readonly current: Value } {
   return latest;
 }
 
-export function useSubscribe(thread: ThreadClient<any, any, any>): (fn: () => void) => () => void {
-  return useCallback((fn: () => void) => thread.subscribe(fn), [thread]);
+// Values of a client
+
+/** A client of any thread, whether or not its state has come. */
+export type AnyClient = ThreadClient<any, any, any, any>;
+
+/** A value of a client; on a server, `onServer`. */
+export function useValue<Value>(thread: AnyClient, read: () => Value, onServer: Value): Value {
+  return useSyncExternalStore(thread.subscribe, read, () => onServer);
+}
+
+/**
+ * The result of `selector` for a value of a client; the component renders again when that differs by `isEqual`. `key` is
+ * the function on which the selector depends, if that is made at each render.
+ */
+export function useSelected<Value, Selected>(
+  thread: AnyClient,
+  read: () => Value,
+  readOnServer: () => Value,
+  selector: (value: Value) => Selected,
+  isEqual: (a: Selected, b: Selected) => boolean,
+  key: unknown = selector,
+): Selected {
+  const last = useRef<{ thread: unknown; value: Selected } | undefined>(undefined);
+  const select = useMemo(() => {
+    let seen: { read: Value; value: Selected } | undefined;
+    return (read: Value) => {
+      if (seen && Object.is(seen.read, read)) return seen.value;
+      const value = selector(read);
+      // A value of another thread or user is never reused.
+      const before = seen ?? (last.current?.thread === thread ? last.current : undefined);
+      seen = { read, value: before && isEqual(before.value, value) ? before.value : value };
+      return seen.value;
+    };
+  }, [thread, key, isEqual]);
+  const value = useSyncExternalStore(
+    thread.subscribe,
+    () => select(read()),
+    () => select(readOnServer()),
+  );
+  useEffect(() => {
+    last.current = { thread, value };
+  }, [thread, value]);
+  return value;
 }
 
 // The client of a component

@@ -13,6 +13,8 @@ export type { TextElement } from "./fields.js";
 export { files } from "./files-part.js";
 export type { DeepReadonly, Json } from "./json.js";
 export { keepIn } from "./keep.js";
+// With a star, as `plait types` adds to it.
+export type * from "./kinds.js";
 export type { Status } from "./link.js";
 export { listThreads, watchThreads } from "./listing.js";
 export type { ListOptions, ListedThread, PageOptions, ThreadList, ThreadPage } from "./listing.js";

@@ -4,6 +4,7 @@ import { useCallback, useSyncExternalStore } from "react";
 
 import type { ThreadClient } from "./client.js";
 import { PlaitError } from "./errors.js";
+import type { AnyClient } from "./hooks.js";
 import { queriesOf } from "./queries-part.js";
 import { NO_RESULT, keyOf } from "./queries.js";
 import type { QueryState } from "./queries.js";
@@ -20,20 +21,16 @@ export interface QueryOptions<Name extends string = string> {
  * no option for it. With `suspense`, the component is suspended until there is a result; an error before that is thrown.
  */
 export function useQuery<State, Rpcs, Name extends QueryName<Rpcs>>(
-  thread: ThreadClient<State, Rpcs, any>,
+  thread: ThreadClient<State, Rpcs, any, any>,
   query: QueryOptions<Name> & { suspense: true },
   ...args: QueryArgs<Rpcs, Name>
 ): QueryState<RowsOf<Rpcs, Name>> & { readonly data: RowsOf<Rpcs, Name> };
 export function useQuery<State, Rpcs, Name extends QueryName<Rpcs>>(
-  thread: ThreadClient<State, Rpcs, any>,
+  thread: ThreadClient<State, Rpcs, any, any>,
   query: Name | QueryOptions<Name>,
   ...args: QueryArgs<Rpcs, Name>
 ): QueryState<RowsOf<Rpcs, Name>>;
-export function useQuery(
-  thread: ThreadClient<any, any, any>,
-  query: string | QueryOptions,
-  ...args: unknown[]
-): QueryState {
+export function useQuery(thread: AnyClient, query: string | QueryOptions, ...args: unknown[]): QueryState {
   const { query: name, suspense } = typeof query === "string" ? { query, suspense: false } : query;
   const [live, key] = [queriesOf(thread), keyOf(name, args)];
   const state = useSyncExternalStore(
