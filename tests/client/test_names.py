@@ -73,6 +73,7 @@ ROOM_ONLY_IN_SCRIPT: Final = {
     "rpc": "methods by their names in JavaScript's spelling",
     "subscribe": "for the frameworks of pages",
     "undo": "for people at an editor",
+    "update_presence": "for components of one page, which each set their own members",
 }
 MESSAGES_ONLY_IN_PYTHON: Final = {"on_change": "it is given the messages; see `subscribe`"}
 MESSAGES_ONLY_IN_SCRIPT: Final = {

@@ -12,6 +12,7 @@ const FILES = {
   "optimistic.js": "optimistic.ts",
   "listing.js": "listing.ts",
   "files.js": "files-part.ts",
+  "store.js": "store.ts",
 };
 const OPTIONS = {
   bundle: true,

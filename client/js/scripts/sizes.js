@@ -14,6 +14,7 @@ const PAGES = {
   "React hooks with text and undo": `
     export { useText, useThread, useThreadState } from "./react.js";
     export { text, undo } from "./index.js";`,
+  "React whole": `export * from "./react.js";`,
   "the file that servers hand out": `export * from "./full.js";`,
 };
 

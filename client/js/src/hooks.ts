@@ -31,17 +31,13 @@ export function useValue<Value>(thread: AnyClient, read: () => Value, onServer: 
   return useSyncExternalStore(thread.subscribe, read, () => onServer);
 }
 
-/**
- * The result of `selector` for a value of a client; the component renders again when that differs by `isEqual`. `key` is
- * the function on which the selector depends, if that is made at each render.
- */
+/** The result of `selector` for a value of a client; the component renders again when that differs by `isEqual`. */
 export function useSelected<Value, Selected>(
   thread: AnyClient,
   read: () => Value,
   readOnServer: () => Value,
   selector: (value: Value) => Selected,
   isEqual: (a: Selected, b: Selected) => boolean,
-  key: unknown = selector,
 ): Selected {
   const last = useRef<{ thread: unknown; value: Selected } | undefined>(undefined);
   const select = useMemo(() => {
@@ -54,7 +50,7 @@ export function useSelected<Value, Selected>(
       seen = { read, value: before && isEqual(before.value, value) ? before.value : value };
       return seen.value;
     };
-  }, [thread, key, isEqual]);
+  }, [thread, selector, isEqual]);
   const value = useSyncExternalStore(
     thread.subscribe,
     () => select(read()),
@@ -63,6 +59,10 @@ export function useSelected<Value, Selected>(
   useEffect(() => {
     last.current = { thread, value };
   }, [thread, value]);
+  return value;
+}
+
+export function itself(value: unknown): unknown {
   return value;
 }
 

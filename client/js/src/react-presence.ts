@@ -1,9 +1,12 @@
 /** The React hooks for the people in a thread. */
 
+import { useCallback } from "react";
+
+import { itself, useSelected, useValue } from "./hooks.js";
 import type { AnyClient } from "./hooks.js";
-import { useSelected, useValue } from "./hooks.js";
+import { own } from "./json.js";
 import { NOBODY, isShallowEqual, peopleOf } from "./people.js";
-import type { Person } from "./people.js";
+import type { People, Person } from "./people.js";
 import type { PresenceRecord } from "./presence.js";
 
 type Equality = (a: any, b: any) => boolean;
@@ -27,16 +30,10 @@ export function useOthers<Shown = any, Selected = unknown>(
 ): Selected;
 export function useOthers(
   thread: AnyClient,
-  selector: (others: readonly Person[]) => unknown = itself,
-  isEqual: Equality = isShallowEqual,
+  selector?: (others: readonly Person[]) => unknown,
+  isEqual?: Equality,
 ): unknown {
-  return useSelected(
-    thread,
-    () => peopleOf(thread).others,
-    () => NOBODY.others,
-    selector,
-    isEqual,
-  );
+  return usePeople(thread, ({ others }) => others, selector, isEqual);
 }
 
 /** The presence of one of the others, or the result of `selector` for it; undefined when it shows none. */
@@ -50,17 +47,10 @@ export function useOther<Shown = any, Selected = unknown>(
 export function useOther(
   thread: AnyClient,
   connection: string,
-  selector: (presence: any) => unknown = itself,
-  isEqual: Equality = isShallowEqual,
+  selector?: (presence: any) => unknown,
+  isEqual?: Equality,
 ): unknown {
-  return useSelected(
-    thread,
-    () => peopleOf(thread).byId.get(connection),
-    () => undefined,
-    (person) => person && selector(person.presence),
-    isEqual,
-    selector,
-  );
+  return usePeople(thread, ({ byId }) => (own(byId, connection) as Person | undefined)?.presence, selector, isEqual);
 }
 
 /** This client and the presence that it has set, or the result of `selector` for them; undefined before the first join. */
@@ -70,21 +60,22 @@ export function useSelf<Shown = any, Selected = unknown>(
   selector: (self: Person<Shown>) => Selected,
   isEqual?: (a: Selected, b: Selected) => boolean,
 ): Selected | undefined;
-export function useSelf(
+export function useSelf(thread: AnyClient, selector?: (self: Person) => unknown, isEqual?: Equality): unknown {
+  return usePeople(thread, ({ self }) => self, selector, isEqual);
+}
+
+/** What `selector` makes of a value of the people, by default the value itself; undefined if there is none. */
+function usePeople(
   thread: AnyClient,
-  selector: (self: Person) => unknown = itself,
+  read: (people: People) => unknown,
+  selector: (value: any) => unknown = itself,
   isEqual: Equality = isShallowEqual,
 ): unknown {
   return useSelected(
     thread,
-    () => peopleOf(thread).self,
-    () => undefined,
-    (self) => self && selector(self),
+    () => read(peopleOf(thread)),
+    () => read(NOBODY),
+    useCallback((value: unknown) => (value === undefined ? value : selector(value)), [selector]),
     isEqual,
-    selector,
   );
-}
-
-function itself(value: unknown): unknown {
-  return value;
 }

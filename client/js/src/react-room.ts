@@ -37,7 +37,7 @@ export function Room<Kind extends string>(props: RoomProps<Kind>): ReactNode {
     () => true,
   );
   if (name === null || (isServer && initialState === undefined)) return fallback;
-  return createElement(OpenRoom, { ...(props as RoomProps), name, fallback, key: JSON.stringify([kind, name]) });
+  return createElement(OpenRoom, { ...(props as RoomProps), name, fallback, key: `${kind}/${name}` });
 }
 
 function OpenRoom({ children, fallback, ...options }: RoomProps & { name: string }): ReactNode {
@@ -53,29 +53,15 @@ function OpenRoom({ children, fallback, ...options }: RoomProps & { name: string
  * and not again: what was shown stays while offline and after the thread was closed. If it is closed before that, the
  * error is thrown. Throws a TypeError outside of a `Room`.
  */
-export function useRoom<Kind extends KindName = never>(kind?: Kind): RoomOf<[Kind] extends [never] ? string : Kind> {
-  const thread = useContext(Rooms).get(kind ?? "");
-  if (!thread) throw new TypeError(`useRoom needs a <Room${kind ? ` kind="${kind}"` : ""}> around it`);
-  if (!isShown(thread)) {
+export function useRoom<Kind extends KindName = never>(kind?: Kind): RoomOf<[Kind] extends [never] ? string : Kind>;
+export function useRoom(kind = ""): AnyClient {
+  const thread = useContext(Rooms).get(kind);
+  if (!thread) throw new TypeError(`useRoom("${kind}") needs a <Room> around it`);
+  const { state, version } = thread;
+  if (state === undefined && version === undefined) {
     if (thread.status === "closed") throw thread.error ?? new PlaitError("closed", "the client is closed");
-    throw whenShown(thread);
+    // A storage may have a state before the first join. A client that no component holds connects for `ready`.
+    throw Promise.race([thread.ready, thread.waitFor(() => true)]);
   }
-  return thread as never;
-}
-
-function isShown({ state, version }: AnyClient): boolean {
-  return state !== undefined || version !== undefined;
-}
-
-/** Resolves when there is a state, or the client is closed. */
-function whenShown(thread: AnyClient): Promise<void> {
-  // A shared client without a mounted component connects when it is asked for this.
-  thread.ready.catch(() => undefined);
-  return new Promise((resolve) => {
-    const unsubscribe = thread.subscribe(() => {
-      if (!isShown(thread) && thread.status !== "closed") return;
-      unsubscribe();
-      resolve();
-    });
-  });
+  return thread;
 }

@@ -6,6 +6,7 @@ import type { RpcStream } from "./calls.js";
 import type { ThreadClient } from "./client.js";
 import { PlaitError } from "./errors.js";
 import { useLatest } from "./hooks.js";
+import type { AnyClient } from "./hooks.js";
 import type { ArgsOf, ChunkOf, ResultOf } from "./rpc.js";
 
 export interface RpcState<Args extends unknown[], Data> {
@@ -33,39 +34,24 @@ export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
   method: Name,
   options: RpcOptions<State, ArgsOf<Rpcs, Name>> = {},
 ): RpcState<ArgsOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
-  type Data = ResultOf<Rpcs, Name>;
-  // The state belongs to one method; it is not shown for another.
-  const [state, setState] = useState({ ...IDLE, thread, method } as Omit<RpcState<never, Data>, "call"> & {
-    thread: typeof thread;
-    method: Name;
-  });
-  const last = useRef(0);
+  const [shown, begin] = useLastCall<Shown<ResultOf<Rpcs, Name>>>(thread, method, IDLE);
   const latest = useLatest(options.optimistic);
   const call = useCallback(
     (...args: ArgsOf<Rpcs, Name>) => {
-      const number = ++last.current;
-      const end = (ended: Partial<typeof state>) =>
-        number === last.current && setState((before) => ({ ...before, pending: false, error: undefined, ...ended }));
-      setState((before) => {
-        const isSame = before.thread === thread && before.method === method;
-        return { ...(isSame ? before : IDLE), thread, method, pending: true };
-      });
+      const note = begin({ pending: true });
       const recipe = latest.current;
       const optimistic = recipe && ((draft: State) => recipe(draft, ...args));
       const result = thread.callWith(method, { args, optimistic });
       result.then(
-        (data) => end({ data }),
-        (error: unknown) => end({ error: asError(error) }),
+        (data) => note({ ...IDLE, data }),
+        (error: unknown) => note({ pending: false, error: asError(error) }),
       );
       return result;
     },
-    [thread, method, latest],
+    [thread, method, begin, latest],
   );
-  const { pending, error, data } = state.thread === thread && state.method === method ? state : IDLE;
-  return { pending, error, data, call };
+  return { ...shown, call };
 }
-
-const IDLE = { pending: false, error: undefined, data: undefined };
 
 export interface StreamState<Args extends unknown[], Chunk, Data> {
   /** Calls the method; a call that is under way is cancelled. It stays the same function. */
@@ -88,42 +74,59 @@ export function useStream<State, Rpcs, Name extends keyof Rpcs & string>(
   method: Name,
 ): StreamState<ArgsOf<Rpcs, Name>, ChunkOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
   type Chunk = ChunkOf<Rpcs, Name>;
-  const [state, setState] = useState({ ...NOTHING, thread, method } as Omit<
-    StreamState<never, Chunk, ResultOf<Rpcs, Name>>,
-    "call" | "cancel"
-  > & { thread: typeof thread; method: Name });
-  const running = useRef<RpcStream<Chunk, ResultOf<Rpcs, Name>> | undefined>(undefined);
-  const stop = useCallback(() => {
-    void running.current?.return();
-    running.current = undefined;
-  }, []);
+  type Data = ResultOf<Rpcs, Name>;
+  const [shown, begin] = useLastCall<Shown<Data> & { chunks: readonly Chunk[] }>(thread, method, NOTHING);
+  const running = useRef<RpcStream<Chunk, Data> | undefined>(undefined);
   const cancel = useCallback(() => {
-    stop();
-    setState((before) => ({ ...before, pending: false }));
-  }, [stop]);
+    if (!running.current) return;
+    void running.current.return();
+    running.current = undefined;
+    begin({ pending: false });
+  }, [begin]);
   const call = useCallback(
     (...args: ArgsOf<Rpcs, Name>) => {
-      stop();
-      const stream = thread.stream(method, ...args);
-      running.current = stream;
-      setState({ ...NOTHING, thread, method, pending: true });
-      const show = (next: (chunks: readonly Chunk[]) => Partial<typeof state>) =>
-        running.current === stream && setState((before) => ({ ...before, ...next(before.chunks) }));
+      cancel();
+      const note = begin({ ...NOTHING, pending: true });
+      const stream = (running.current = thread.stream(method, ...args));
       const read = async () => {
-        for await (const chunk of stream) show((chunks) => ({ chunks: [...chunks, chunk] }));
-        const data = await stream.result;
-        show(() => ({ pending: false, data }));
+        let chunks: readonly Chunk[] = [];
+        for await (const chunk of stream) note({ chunks: (chunks = [...chunks, chunk]) });
+        note({ pending: false, data: await stream.result });
       };
-      read().catch((error: unknown) => show(() => ({ pending: false, error: asError(error) })));
+      read().catch((error: unknown) => note({ pending: false, error: asError(error) }));
     },
-    [thread, method, stop],
+    [thread, method, begin, cancel],
   );
-  useEffect(() => stop, [thread, method, stop]);
-  const { chunks, pending, error, data } = state.thread === thread && state.method === method ? state : NOTHING;
-  return { call, cancel, chunks, pending, error, data };
+  useEffect(() => cancel, [cancel]);
+  return { ...shown, call, cancel };
 }
 
+type Shown<Data> = Omit<RpcState<never, Data>, "call">;
+
+const IDLE = { pending: false, error: undefined, data: undefined };
 const NOTHING = { ...IDLE, chunks: [] };
+
+/**
+ * What is shown of the last call of a method, and a function that notes that another one begins. That returns a function
+ * for what comes of the call, which does nothing after the next one has begun.
+ */
+function useLastCall<Shown>(thread: AnyClient, method: string, idle: Shown) {
+  const [state, setState] = useState({ thread, method, shown: idle });
+  const last = useRef(0);
+  // The state belongs to one method; it is not shown for another.
+  const find = (of: typeof state) => (of.thread === thread && of.method === method ? of.shown : idle);
+  const begin = useCallback(
+    (first: Partial<Shown>) => {
+      const number = ++last.current;
+      const note = (change: Partial<Shown>) =>
+        number === last.current && setState((before) => ({ thread, method, shown: { ...find(before), ...change } }));
+      note(first);
+      return note;
+    },
+    [thread, method],
+  );
+  return [find(state), begin] as const;
+}
 
 function asError(error: unknown): PlaitError {
   return error instanceof PlaitError ? error : new PlaitError("error", String(error));

@@ -3,7 +3,7 @@
 import { useCallback } from "react";
 
 import type { AnyClient } from "./hooks.js";
-import { useSelected, useValue } from "./hooks.js";
+import { itself, useSelected, useValue } from "./hooks.js";
 import type { ThreadClient } from "./client.js";
 import type { DeepReadonly } from "./json.js";
 import type { Status } from "./link.js";
@@ -36,10 +36,6 @@ export function useThreadState(
     selector,
     isEqual,
   );
-}
-
-function itself(state: unknown): unknown {
-  return state;
 }
 
 /** The status of the connection. */
