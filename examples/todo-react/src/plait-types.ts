@@ -45,3 +45,10 @@ export interface TodoListEvents {
 
 /** The hash of TodoListState's schema. */
 export const todoListSchema = "1c7d836cd97f4a5d";
+
+// @ts-ignore: programs without the package use the other types.
+declare module "plait-client" {
+  interface Kinds {
+    "todo-list": { state: TodoListState; rpcs: TodoListRpcs; events: TodoListEvents };
+  }
+}

@@ -151,7 +151,17 @@ def _write_typescript(surfaces: Sequence[_Surface]) -> str:
         if surface.card is not None:
             typescript.declare(f"{surface.prefix}Card", surface.card)
     parts = [part for surface in surfaces for part in _write_declarations(surface, typescript)]
-    return "\n".join([comment(_HEAD), *typescript.declarations.values(), *parts])
+    return "\n".join([comment(_HEAD), *typescript.declarations.values(), *parts, _write_kinds(surfaces)])
+
+
+def _write_kinds(surfaces: Sequence[_Surface]) -> str:
+    """Return the types of each kind by its name, for the package `plait-client`; another program need not have that."""
+    members = [(key(each.kind), each.prefix) for each in surfaces]
+    kinds = "".join(
+        f"    {kind}: {{ state: {name}State; rpcs: {name}Rpcs; events: {name}Events }};\n" for kind, name in members
+    )
+    head = "// @ts-ignore: programs without the package use the other types.\n"
+    return f'{head}declare module "plait-client" {{\n  interface Kinds {{\n{kinds}  }}\n}}\n'
 
 
 def _write_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:

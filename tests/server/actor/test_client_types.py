@@ -232,6 +232,20 @@ def test_queries_stand_beside_rpcs_in_a_form_that_cannot_be_called() -> None:
     assert "/** What clients may call of game-room. */\n" in text
 
 
+def test_kinds_are_added_to_those_of_the_package_by_their_names() -> None:
+    assert typescript(GameRoom, Notes).endswith(
+        """\
+// @ts-ignore: programs without the package use the other types.
+declare module "plait-client" {
+  interface Kinds {
+    "game-room": { state: GameRoomState; rpcs: GameRoomRpcs; events: GameRoomEvents };
+    "2nd_notes": { state: Kind2ndNotesState; rpcs: Kind2ndNotesRpcs; events: Kind2ndNotesEvents };
+  }
+}
+"""
+    )
+
+
 # JSON Schema
 
 
