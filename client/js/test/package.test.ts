@@ -38,6 +38,24 @@ const FILES = {
       return [note, useText] as const;
     }
   `,
+  "room.ts": `
+    import { Room, useRoom, useThreadState } from "plait-client/react";
+    import { store } from "plait-client/store";
+    // As \`plait types\` writes it.
+    // @ts-ignore
+    declare module "plait-client" {
+      interface Kinds {
+        note: { state: { text: string }; rpcs: { clear(): void }; events: {} };
+      }
+    }
+    export function useNote() {
+      const room = useRoom("note");
+      // @ts-expect-error There is no such kind.
+      useRoom("notes");
+      const text: string = useThreadState(room, (state) => state.text);
+      return [text, Room, store(room, (state) => state.text)] as const;
+    }
+  `,
   "editor.ts": `
     import type { Extension } from "@codemirror/state";
     import { ThreadClient } from "plait-client";
@@ -141,6 +159,7 @@ test("its entries for React and CodeMirror are used with their peers", async () 
   const project = await Project.make("peers", [...react, ...codemirror, "w3c-keyname", "crelt"]);
   expect(await project.import("plait-client/react")).toContain("useThread");
   expect(await project.import("plait-client/codemirror")).toBe("plaitText");
+  expect(await project.import("plait-client/store")).toBe("store");
   const files = Object.keys(FILES);
   await project.check(files, "--module", "esnext", "--moduleResolution", "bundler", "--lib", "es2022,dom");
   await project.bundle(files);
