@@ -33,8 +33,8 @@ def address(builds: Builds, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (pages / "index.html").write_text(PAGE)
     aliases = {"plait-client/react": SOURCES / "react.ts", "plait-client": SOURCES / "index.ts"}
     command = [
-        CLIENT / "node_modules/.bin/esbuild",
-        folder / "board.tsx",
+        str(CLIENT / "node_modules/.bin/esbuild"),
+        str(folder / "board.tsx"),
         f"--outfile={pages / 'board.js'}",
         *(f"--alias:{name}={file}" for name, file in aliases.items()),
         *("--bundle", "--format=esm", "--jsx=automatic"),

@@ -4,7 +4,7 @@ import type { ThreadClient } from "./client.js";
 import { isContainer, share } from "./json.js";
 import type { DeepReadonly } from "./json.js";
 
-/** Somebody in the thread: stays the same object until its presence changes. */
+/** A person in the thread: stays the same object until its presence changes. */
 export interface Person<Shown = any> {
   readonly connection: string;
   readonly presence: DeepReadonly<Shown>;
@@ -16,7 +16,7 @@ export interface People {
   readonly byId: { readonly [connection: string]: Person };
   /** This client, with the presence that it has set; undefined before the first join. */
   readonly self: Person | undefined;
-  /** The values of the client of which this was made. */
+  /** The values of the client from which this was made. */
   readonly made: readonly unknown[];
 }
 

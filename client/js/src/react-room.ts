@@ -27,7 +27,7 @@ export interface RoomProps<Kind extends string = string> extends Omit<
 // By kind; the nearest room is the one of "".
 const Rooms = createContext<ReadonlyMap<string, AnyClient>>(new Map());
 
-/** Opens a thread for its children, which get it by `useRoom`. Another kind or name mounts them anew. */
+/** Opens a thread for its children, which get it by `useRoom`. With another kind or name, others are mounted. */
 export function Room<Kind extends string>(props: RoomProps<Kind>): ReactNode {
   const { kind, name, initialState, fallback = null } = props;
   // While a page takes over what a server has rendered, it renders the same.

@@ -68,7 +68,7 @@ test("of twenty people one moves, and its cursor alone renders", async () => {
   expect([...rendered]).toEqual([["c7", 20]]);
 });
 
-test("unchanged people stay the same objects, also when others leave, and so does the list when nobody changed", async () => {
+test("unchanged people stay the same objects, also when others leave, and so does the list without a change", async () => {
   const lists: (readonly Person[])[] = [];
   function List(): ReactNode {
     const others = useOthers(useNote());
@@ -89,7 +89,7 @@ test("unchanged people stay the same objects, also when others leave, and so doe
   expect(lists.at(-1)![0]).toBe(b);
 });
 
-test("somebody who is not there has no presence, whatever the name", async () => {
+test("a connection that is not there has no presence, whatever the name", async () => {
   function Who({ id }: { id: string }): ReactNode {
     return String(useOther<Shown>(useNote(), id)?.name);
   }
@@ -133,7 +133,7 @@ test("one's own presence is shown as soon as it is set, and not again when it co
   expect(commits).toBe(before + 1);
 });
 
-test("a server renders nobody", () => {
+test("a server renders no people", () => {
   function All(): ReactNode {
     const room = useNote();
     return `${useOthers(room).length} ${useOther(room, "a")} ${useSelf(room)}`;

@@ -103,7 +103,7 @@ test("without a name a room shows something else, and opens no thread", async ()
   expect(server.peers.waiting).toEqual([]);
 });
 
-test("another name mounts what is inside anew, with the other thread", async () => {
+test("another name mounts other components, with the other thread", async () => {
   function Draft(): ReactNode {
     const [first] = useState(useRoom().name);
     return `${first} of ${useRoom().name}`;
@@ -144,7 +144,7 @@ test("a component outside of a room is told so", () => {
   expect(() => renderToString(<Inside />)).toThrow('useRoom("note") needs a <Room> around it');
 });
 
-test("a thread that refuses the client before it has a state throws, and is tried again when it is mounted anew", async () => {
+test("a thread that refuses the client before it has a state throws, and is tried again when it is mounted again", async () => {
   const complained = vi.mocked(console.error);
   complained.mockImplementation(() => undefined);
   const { element } = mount(

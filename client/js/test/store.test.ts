@@ -48,7 +48,7 @@ test("a store tells its value at once, and each other value, until it is left", 
   expect(statuses).toEqual(["connecting 0", "online 0", "online 1", "online 2", "online 3"]);
 });
 
-test("a value that is made anew is told again only if it differs by the given function", async () => {
+test("a value that is another object each time is told again only if it differs by the given function", async () => {
   const [room, peer] = await joined();
   const isSame = (a: readonly string[], b: readonly string[]) => a.join() === b.join();
   const seen: unknown[] = [];
