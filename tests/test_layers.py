@@ -153,6 +153,7 @@ FACES = {
     "log": {"json", "missed", "page", "since", "start"},
     "sockets": {
         "__len__",
+        "broadcast",
         "change_frame",
         "connection_id",
         "find_refusal",

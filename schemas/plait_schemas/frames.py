@@ -8,7 +8,7 @@ import msgspec
 
 from plait_schemas import codec
 from plait_schemas.codec import NOT_JSON, complete_pairs, read_large
-from plait_schemas.messages import Call, ClientMessage, Message, Push, Send, ServerMessage, Version
+from plait_schemas.messages import Call, ClientMessage, Emit, Message, Push, Send, ServerMessage, Version
 from plait_schemas.models import dump
 from plait_schemas.patch import read_op
 
@@ -30,7 +30,7 @@ _push: msgspec.json.Decoder[_UndecodedPush] = msgspec.json.Decoder(_UndecodedPus
 _server: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 _encoder = msgspec.json.Encoder(enc_hook=dump)
 _HEAD: Final = re.compile(
-    rb'\s*\{\s*"type"\s*:\s*"(?:(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,|message"\s*,\s*"data"\s*:)'
+    rb'\s*\{\s*"type"\s*:\s*"(?:(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,|(message)"\s*,\s*"data"\s*:|(emit)"\s*,)'
 )
 
 
@@ -66,7 +66,7 @@ def decode_broken(data: bytes) -> ClientMessage | None:
 
 
 def decode_head(data: bytes) -> ClientMessage | None:
-    """Return the push, call, send or message of a frame that is too deep or too heavy to decode, without its content.
+    """Return the push, call, send, message or emit of a frame too deep or too heavy to decode, without its content.
 
     Returns None for any other frame, and for one that does not begin with its type, and then its number or data.
     """
@@ -74,7 +74,8 @@ def decode_head(data: bytes) -> ClientMessage | None:
     if found is None:
         return None
     if found[1] is None:
-        return Message(msgspec.Raw(b"null"))
+        nothing = msgspec.Raw(b"null")
+        return Message(nothing) if found[3] else Emit("", nothing)
     ref = int(found[2])
     match found[1]:
         case b"push":

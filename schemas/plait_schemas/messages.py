@@ -22,6 +22,7 @@ __all__ = [
     "Changes",
     "ClientMessage",
     "Close",
+    "Emit",
     "Error",
     "Event",
     "Join",
@@ -124,6 +125,13 @@ class Message(_Frame, frozen=True):
     data: msgspec.Raw
 
 
+class Emit(_Frame, frozen=True):
+    """An event for the other connections, of a name that the thread's class allows to clients."""
+
+    name: str
+    data: msgspec.Raw
+
+
 class Presence(_Frame, frozen=True):
     """The presence of this connection, which the server shows to other clients; null removes it."""
 
@@ -177,7 +185,7 @@ class Send(_Frame, frozen=True):
     attachments: Sequence[Mapping[str, Any]] = []
 
 
-ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping | Open | Close | Send
+ClientMessage = Join | Push | Call | Cancel | Message | Emit | Presence | Auth | Ping | Open | Close | Send
 
 
 # Server to client
@@ -277,8 +285,8 @@ class Error(_Frame, frozen=True):
     """The call `ref` failed. Without `ref`, another frame was invalid or was refused.
 
     For a frame that exceeded the rate limit, `refused` is its type, and `retry_after` the seconds after which the
-    client may send it again. `messages` is how many ordinary messages of this socket the server accepted before it, if
-    the client counts them.
+    client may send it again. An Emit that is refused, for any reason, has no `retry_after`: it is not sent again.
+    `messages` is how many ordinary messages of this socket the server accepted before it, if the client counts them.
     """
 
     code: str
@@ -291,10 +299,11 @@ class Error(_Frame, frozen=True):
 
 
 class Event(_Frame, frozen=True):
-    """An event that the thread emitted."""
+    """An event that the thread emitted, or the client of the connection `from_`."""
 
     name: str
     data: msgspec.Raw
+    from_: str | None = msgspec.field(name="from", default=None)
 
 
 class PresenceDiff(_Frame, frozen=True, tag="presence"):

@@ -9,7 +9,7 @@ export const SUBPROTOCOL = "plait.v1";
 export const UNANSWERED = 64;
 
 /** What a client sends. */
-export type ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping | Open | Close | Send;
+export type ClientMessage = Join | Push | Call | Cancel | Message | Emit | Presence | Auth | Ping | Open | Close | Send;
 
 /** What a server sends. */
 export type ServerMessage =
@@ -125,6 +125,13 @@ export interface Cancel {
 /** An ordinary message, sent by either side. */
 export interface Message {
   readonly type: "message";
+  readonly data: Json;
+}
+
+/** An event for the other connections, of a name that the thread's class allows to clients. */
+export interface Emit {
+  readonly type: "emit";
+  readonly name: string;
   readonly data: Json;
 }
 
@@ -281,8 +288,8 @@ export interface Made {
  * The call `ref` failed. Without `ref`, another frame was invalid or was refused.
  *
  * For a frame that exceeded the rate limit, `refused` is its type, and `retry_after` the seconds after which the
- * client may send it again. `messages` is how many ordinary messages of this socket the server accepted before it, if
- * the client counts them.
+ * client may send it again. An Emit that is refused, for any reason, has no `retry_after`: it is not sent again.
+ * `messages` is how many ordinary messages of this socket the server accepted before it, if the client counts them.
  */
 export interface Error {
   readonly type: "error";
@@ -295,11 +302,12 @@ export interface Error {
   readonly messages?: number | null;
 }
 
-/** An event that the thread emitted. */
+/** An event that the thread emitted, or the client of the connection `from_`. */
 export interface Event {
   readonly type: "event";
   readonly name: string;
   readonly data: Json;
+  readonly from?: string | null;
 }
 
 /** The presence of each connection, by id: all of them in `snapshot`, or the changes since the previous frame. */

@@ -133,8 +133,8 @@ class Wire:
             case _:
                 return Frame(encode_json(data))
 
-    def encode_event(self, name: str, data: object) -> Frame | None:
-        """Return the frame for an event; None if the protocol has none."""
+    def encode_event(self, name: str, data: object, sender: str | None = None) -> Frame | None:
+        """Return the frame for an event of the thread, or of a client by the id `sender`; None if there is none."""
         return None
 
     def encode_presence(self, diff: PresenceDiff) -> Frame | None:

@@ -196,14 +196,24 @@ class Connections:
             if (frame := frames[connection.wire]) is not None:
                 connection.session.send_presence(frame)
 
-    def broadcast(self, data: object, *, event: str | None = None, without: Collection[Connection] = ()) -> None:
-        """Send a message, or an event with this name, to every connection except those in `without`."""
+    def broadcast(
+        self,
+        data: object,
+        *,
+        event: str | None = None,
+        sender: str | None = None,
+        without: Collection[Connection] = (),
+    ) -> None:
+        """Send a message, or an event with this name, to every connection except those in `without`.
+
+        `sender` is the connection's id of an event that a client has emitted.
+        """
         frames: dict[Wire, Frame | None] = {}
         for connection in self:
             if connection in without:
                 continue
             if (wire := connection.wire) not in frames:
-                frames[wire] = wire.encode_message(data) if event is None else wire.encode_event(event, data)
+                frames[wire] = wire.encode_message(data) if event is None else wire.encode_event(event, data, sender)
             frame = frames[wire]
             if frame is not None:
                 connection.send_frame(frame)

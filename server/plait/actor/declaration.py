@@ -83,6 +83,7 @@ def check_attributes(cls: Any) -> None:
             lambda own: isinstance(own, Mapping),
             'a dict of names and types, for example {{"moved": Move}}',
         ),
+        ("clients_may_emit", _is_names, 'a tuple of names of events, for example ("moved",)'),
     ):
         if not is_right(value := getattr(cls, name)):
             number = value if type(value) is int and value > 0 else 1000
@@ -103,6 +104,9 @@ def check_attributes(cls: Any) -> None:
                 f"{cls.__name__}.events must be a dict of names and types, "
                 f'for example {{"moved": Move}}: {event!r}: {type_!r} is not'
             )
+    for name in cls.clients_may_emit:
+        if cls.events and name not in cls.events:
+            raise TypeError(f"{cls.__name__}.clients_may_emit has {name!r}, which {cls.__name__}.events does not have")
 
 
 def check_hooks(cls: type, thread: type) -> None:
@@ -195,6 +199,10 @@ def _check_hook(cls: type, name: str, own: Any, parameters: Sequence[str]) -> No
 
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(each, str) for each in value)
 
 
 def _is_seconds(value: object) -> bool:

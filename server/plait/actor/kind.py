@@ -26,6 +26,7 @@ from plait.state.migrations import find_migrations
 from plait.state.permissions import Rules
 from plait.state.places import FindPlaces, Places, find_places
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
+from plait.state.typed_json import TypedJson
 
 __all__ = ["Kind", "check_name", "kebab_case"]
 
@@ -95,6 +96,8 @@ class Kind:
             if callable(function) and inspect.getattr_static(cls, name) is not function
         )
         check_attributes(cls)
+        # The types of the events that clients may emit, by name.
+        self.emitted = {name: TypedJson(cls.events.get(name, Any)) for name in cls.clients_may_emit}
         check_hooks(cls, hooks)
         # The further arguments of `validate_state_change`, which are passed by name.
         self.validated = find_validated(cls)

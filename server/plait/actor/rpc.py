@@ -1,26 +1,22 @@
 """Methods that clients may call: `@rpc`, the decoding of arguments, and streams."""
 
 import inspect
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 import msgspec
 
-from plait.errors import InvalidArguments, escape_traceback
-from plait.limits import Limits, check_json
+from plait.errors import InvalidArguments
+from plait.limits import Limits
 from plait.state.reads import QueryRun, run_query
-from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, encode_json, make_decoder
-from plait_schemas.models import check_type, find_times
+from plait.state.typed_json import TypedJson
+from plait_schemas.codec import encode_json
+from plait_schemas.models import check_type
 from plait_schemas.rpc import RPC_MARK, RpcOptions
 from plait_schemas.schema import components
 
 __all__ = ["Arguments", "Asked", "Method", "Query", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
-
-log = logging.getLogger("plait.rpc")
-log.addFilter(escape_traceback)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -123,8 +119,8 @@ class Method:
         self._required: set[str] = set()
         # The number of required positional arguments; None if a keyword-only argument is required.
         self._enough: int | None = 0
-        # The decoder of each argument, and its weight as a multiple of JSON without a type.
-        self._decode: dict[str, tuple[Callable[[msgspec.Raw], Any], int]] = {}
+        # The decoders of the arguments.
+        self._decode: dict[str, TypedJson] = {}
         # The parameter that takes a Stream, if there is one.
         self.stream_parameter: str | None = None
         self._stream_place = 0
@@ -183,18 +179,7 @@ class Method:
         return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, limits: Limits) -> Any:
-        decode, times = self._decode[name]
-        if times > 1 or len(raw) > limits.depth:  # Shorter JSON is not nested deeper.
-            check_json(f"{self.name}: {name}", raw, limits, times, path=f"/{name}")
-        try:
-            return decode(raw)
-        except NOT_JSON as error:
-            message, path = parse_json_error(error)
-            raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
-        except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
-            text = "the type of %s of %s %s raised %s"
-            log.error(text, name, self._noun, self.name, type(error).__name__, exc_info=error)
-            raise InvalidArguments(f"{self.name}: {name}: refused by its type", path=f"/{name}") from None
+        return self._decode[name].decode(f"{self.name}: {name}", raw, limits, path=f"/{name}")
 
     def _read_signature(self) -> None:
         hints = get_type_hints(self.function, include_extras=True)
@@ -215,7 +200,7 @@ class Method:
             if parameter.default is parameter.empty:
                 self._required.add(parameter.name)
                 self._enough = None if parameter.kind is parameter.KEYWORD_ONLY else len(self._positional)
-            self._decode[parameter.name] = make_decoder(annotation), find_times(annotation)
+            self._decode[parameter.name] = TypedJson(annotation)
 
 
 class Asked(NamedTuple):

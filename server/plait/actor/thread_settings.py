@@ -54,3 +54,5 @@ class ThreadSettings:
     # The events that the thread emits, each with its type, for `plait types`. If it is not empty, no other events may
     # be emitted.
     events: ClassVar[Mapping[str, Any]] = {}
+    # The names of the events that clients may emit to the others; `events` may have their types.
+    clients_may_emit: ClassVar[Collection[str]] = ()

@@ -67,6 +67,8 @@ def test_the_names_are_those_that_a_thread_has() -> None:
         ("events", ["moved"], "must be a dict of names and types, for example {\"moved\": Move}, not ['moved']"),
         ("events", {"moved": 5}, "must be a dict of names and types, for example {\"moved\": Move}: 'moved': 5 is not"),
         ("events", {5: int}, "must be a dict of names and types"),
+        ("clients_may_emit", "moved", "must be a tuple of names of events, for example (\"moved\",), not 'moved'"),
+        ("clients_may_emit", (5,), 'must be a tuple of names of events, for example ("moved",), not (5,)'),
         ("on_start", 5, "must be a method, not 5"),
         ("state", {"n": 0}, "is an attribute of Thread and cannot be {'n': 0}: name it `initial_state`"),
         ("history", (), "is an attribute of Thread and cannot be (): give it another name"),
@@ -88,6 +90,11 @@ def test_attributes_of_the_right_types_are_taken() -> None:
         events={"moved": Game, "ended": None, "any": Any},
     )
     assert issubclass(type("Later", (cls,), {}), cls)
+
+
+def test_clients_may_only_emit_events_that_the_class_has() -> None:
+    with pytest.raises(TypeError, match=r"^Room\.clients_may_emit has 'move', which Room\.events does not have$"):
+        make(events={"moved": Game}, clients_may_emit=("moved", "move"))
 
 
 def test_a_retention_that_is_no_number_is_refused() -> None:

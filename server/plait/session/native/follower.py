@@ -60,8 +60,9 @@ class PlaitWire(Wire):
             return Frame(bytes(data), is_text=False)
         return Frame(b'{"type":"message","data":%b}' % encode_json(data))
 
-    def encode_event(self, name: str, data: object) -> Frame:
-        return Frame(b'{"type":"event","name":%b,"data":%b}' % (encode_json(name), encode_json(data)))
+    def encode_event(self, name: str, data: object, sender: str | None = None) -> Frame:
+        origin = b"" if sender is None else b',"from":%b' % encode_json(sender)
+        return Frame(b'{"type":"event","name":%b,"data":%b%b}' % (encode_json(name), encode_json(data), origin))
 
     def encode_presence(self, diff: PresenceDiff) -> Frame:
         return Frame(encode(diff))

@@ -11,6 +11,7 @@ from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, T
 from plait.instruments.protocol import tell_limit
 from plait.limits import check_weight
 from plait.session.native.client_calls import ClientCalls
+from plait.session.native.emits import emit
 from plait.session.native.follower import Follower
 from plait.session.native.group import LinkGroup
 from plait.session.native.opened import OpenedParts
@@ -33,6 +34,7 @@ _PONG: Final = Frame(encode(messages.Pong()))
 _TURNLESS: Final = (
     messages.Join,
     messages.Cancel,
+    messages.Emit,
     messages.Presence,
     messages.Auth,
     messages.Ping,
@@ -195,6 +197,8 @@ class PlaitSession:
             case messages.Message():
                 if self._messages.take():
                     self._message(bytes(message.data))
+            case messages.Emit():
+                self._emit(message)
             case messages.Presence():
                 self._present(bytes(message.data))
             case messages.Auth():
@@ -234,6 +238,10 @@ class PlaitSession:
                 self._tell(error, message.ref)
             case messages.Send():
                 self._find_sends().refuse(message, excess or InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
+            case messages.Emit():
+                error = excess or InvalidArguments(f"the event is not JSON: {HALF_PAIR}")
+                self._connection.refuse_message("emit", error, self._actor.instruments, self._actor.key)
+                self._refuse_emit(error)
             case messages.Message() if not self._messages.take():
                 pass  # The client sends it again, after a missing earlier message.
             case messages.Message() | messages.Presence() | messages.Auth():
@@ -262,6 +270,17 @@ class PlaitSession:
             self._fail(str(error))
             return
         self._actor.sockets.receive(self._connection, value)
+
+    def _emit(self, message: messages.Emit) -> None:
+        try:
+            emit(self._actor, self._connection, message)
+        except PlaitError as error:
+            self._refuse_emit(error)
+
+    def _refuse_emit(self, error: PlaitError) -> None:
+        """Refuse an event for good: an event is of a moment, so the client does not send it again."""
+        tell_limit(self._actor.instruments, error)
+        self._follower.send_later(messages.Error(error.code, str(error), path=error.path, refused="emit"))
 
     def _present(self, data: bytes) -> None:
         limit = self._actor.limits.presence
@@ -329,6 +348,9 @@ class PlaitSession:
                 self._open_parts().refuse(message, error, wait)
             case messages.Send():
                 self._find_sends().limit(message, wait, error)
+            case messages.Emit():
+                self._connection.refuse_message("emit", error, self._actor.instruments, self._actor.key)
+                self._refuse_emit(error)
             case messages.Cancel() | messages.Ping() | messages.Close():
                 self._handle(message, 0)  # A refusal costs as much, and would not cancel the call.
             case messages.Message() | None:
