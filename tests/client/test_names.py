@@ -40,7 +40,7 @@ SESSION_ONLY_IN_SCRIPT: Final = {
     "max_frame": "for the option `messages`, which may be added later",
     "queue": "for a storage, and for editors",
     "tell": "for a storage",
-    "own_presence": "for components of one page that share a client",
+    "doubt": "for pages, which are told when they are shown again",
 }
 ROOM_ONLY_IN_PYTHON: Final = {
     "changes": "an async iterator, for which JavaScript has the callback `onChange`",
@@ -49,6 +49,7 @@ ROOM_ONLY_IN_PYTHON: Final = {
     "on_presence": "JavaScript's `subscribe` tells of all values that have changed",
     "push": "for the edits of a room without asyncio",
     "shown": "for the edits of a room without asyncio",
+    "update_presence": "in JavaScript, hooks do it",
     "thread": "JavaScript has the two parts `kind` and `name`, which its options have, too",
 }
 ROOM_ONLY_IN_SCRIPT: Final = {
@@ -67,6 +68,7 @@ ROOM_ONLY_IN_SCRIPT: Final = {
     "on_text": "for editors",
     "own_presence": "for components of one page that share a client",
     "pause_history": "see `undo`",
+    "reconnect": "for apps that are suspended, and shown again",
     "ready": "Python's `async with connect(…)` waits for it",
     "redo": "see `undo`",
     "resume_history": "see `undo`",

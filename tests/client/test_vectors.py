@@ -35,6 +35,8 @@ class Replay:
         self.ended: dict[str, str] = {}
         self.sources: list[str | None] = []
         self.has_asked = False
+        # The events that the server sent: name, data and sender.
+        self.events: list[Any] = []
 
     def run(self, step: dict[str, Any]) -> None:
         ((name, argument),) = step.items()
@@ -55,6 +57,8 @@ class Replay:
                 self.queries.join()
             case messages.Result() | messages.Error() | CallLost() | Dropped():
                 self.queries.put(event)
+            case messages.Event(name=name, data=data, from_=sender):
+                self.events.append([name, decode_json(data), sender])
 
     # What happens
 
@@ -98,6 +102,9 @@ class Replay:
         content, key = message
         self.session.post("messages", content, key)
 
+    def do_emit(self, event: tuple[str, Any]) -> None:
+        self.session.emit(*event)
+
     def do_follow(self, what: list[Any]) -> None:
         query = self.followed[json.dumps(what)] = FollowedQuery(what[0], what[1], lambda: None)
         self.queries.follow(query)
@@ -117,6 +124,10 @@ class Replay:
 
     def do_presence(self, expected: dict[str, Any]) -> None:
         assert self.session.presence == expected
+
+    def do_events(self, expected: list[Any]) -> None:
+        found, self.events = self.events, []
+        assert found == expected
 
     def do_messages(self, expected: list[Any]) -> None:
         assert [[each.content, each.status] for each in self.session.conversations.show("messages")] == expected

@@ -37,8 +37,7 @@ class Listeners:
 
     def add(self, what: Hashable, callback: Callable[[Any], object]) -> Remove:
         """Call `callback` from now on; return a function that ends this. Raises TypeError for an `async def`."""
-        if inspect.iscoroutinefunction(callback):
-            raise TypeError("a callback is a plain function: what an `async def` returns would not be awaited")
+        _check_plain(callback)
         callbacks = self._callbacks.setdefault(what, {})
         registration = object()
         callbacks[registration] = callback
@@ -47,6 +46,12 @@ class Listeners:
             callbacks.pop(registration, None)
 
         return remove
+
+    def add_event(self, name: str, callback: Callable[..., object]) -> Remove:
+        """Call `callback` with the data of each event of a name, and also its sender if it has a parameter for that."""
+        takes_sender = _count_required(callback) > 1
+        _check_plain(callback)
+        return self.add(("event", name), lambda event: callback(*event) if takes_sender else callback(event[0]))
 
     def call(self, what: Hashable, value: Any) -> None:
         """Call all callbacks for an event, in order of registration."""
@@ -64,6 +69,21 @@ class Listeners:
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _check_plain(callback: Callable[..., object]) -> None:
+    if inspect.iscoroutinefunction(callback):
+        raise TypeError("a callback is a plain function: what an `async def` returns would not be awaited")
+
+
+def _count_required(function: Callable[..., object]) -> int:
+    """Return how many arguments a function needs by position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # Some built-in functions have no signature.
+        return 1
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in by_place and each.default is each.empty for each in parameters)
 
 
 # Followers

@@ -190,8 +190,8 @@ class Live:
             case messages.Result() | messages.Error() | CallLost() | Dropped():
                 self.calls.put(event)
                 self.queries.put(event)
-            case messages.Event(name=name, data=data):
-                self.listeners.call(("event", name), decode_json(data))
+            case messages.Event(name=name, data=data, from_=sender):
+                self.listeners.call(("event", name), (decode_json(data), sender))
             case messages.Message(data=data):
                 self.listeners.call("message", decode_json(data))
             case messages.PresenceDiff():

@@ -31,6 +31,11 @@ class Presences:
         self._is_told = False
         return frame
 
+    @property
+    def own(self) -> Any:
+        """The presence of this client; None for nothing."""
+        return None if self._own is None else decode_json(self._own.data)
+
     def resend(self, max_frame: float) -> Presence | Dropped | None:
         """Return the frame to send on a new socket, if any; a presence too large for the socket is reported once."""
         if self._own is None or not is_too_large(self._own, max_frame):

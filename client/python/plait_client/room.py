@@ -329,11 +329,30 @@ class Room(Generic[S]):
         self._session.set_presence(data)
         self._live.carrier.wake()
 
+    def update_presence(self, members: Mapping[str, Any]) -> None:
+        """Set members of the presence that others see of this client, and keep its other members. Raises TooLarge."""
+        self._live.check_open()
+        own = self._session.own_presence
+        self.set_presence({**(own if isinstance(own, dict) else {}), **members})
+
+    def emit(self, name: str, data: Any = None) -> None:
+        """Emit an event to the others, if the thread's class allows it to clients. Raises TooLarge.
+
+        An event is of a moment: without a connection it is dropped.
+        """
+        self._live.check_open()
+        self._session.emit(name, data)
+        self._live.carrier.wake()
+
     # Being told
 
-    def on_event(self, name: str, callback: Callable[[Any], object]) -> Remove:
-        """Call `callback` with the data of each event of a name; return a function that ends this."""
-        return self._live.listeners.add(("event", name), callback)
+    def on_event(self, name: str, callback: Callable[[Any], object] | Callable[[Any, str | None], object]) -> Remove:
+        """Call `callback` with the data of each event of a name; return a function that ends this.
+
+        A callback with two parameters also gets the id of the connection whose client has emitted the event; None if
+        the thread has.
+        """
+        return self._live.listeners.add_event(name, callback)
 
     def on_message(self, callback: Callable[[Any], object]) -> Remove:
         """Call `callback` with each message of the thread, with bytes for a binary one."""

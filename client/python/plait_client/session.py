@@ -18,7 +18,7 @@ from plait_client.conversations import Conversations, PartChanged, PartFrame
 from plait_client.events import Changed, Dropped, Joined, Nacked, SessionEvent, apply_change
 from plait_client.fold import Pending
 from plait_client.keepalive import QUIET, Heartbeat
-from plait_client.outbox import Outgoing
+from plait_client.outbox import Outgoing, check_size
 from plait_client.presence import Presences
 from plait_client.sending import Sending, Unsent
 from plait_client.sent_messages import SentMessage
@@ -105,6 +105,11 @@ class Session(ClientState):
     def presence(self) -> dict[str, Any]:
         """The presence of each connection, by its id."""
         return self._presences.all
+
+    @property
+    def own_presence(self) -> Any:
+        """The presence of this client; None for nothing."""
+        return self._presences.own
 
     @property
     def conversations(self) -> Conversations:
@@ -256,6 +261,12 @@ class Session(ClientState):
         self._sending.presence.put(self._presences.set(data, self._sending.max_frame))
         self.flush()
 
+    def emit(self, name: str, data: Any) -> None:
+        """Send an event to the others, at once or, without a connection, never. Raises TooLarge."""
+        frame = messages.Emit(name, msgspec.Raw(encode_given(data)))
+        check_size(frame, self._sending.max_frame)
+        self._send(frame)
+
     def auth(self, token: str) -> None:
         """Show a fresh token; a socket that opens later shows its own."""
         self._sending.auth.put(messages.Auth(token))
@@ -371,6 +382,8 @@ class Session(ClientState):
         if pings is not None:
             for ping in pings:
                 self._send(ping)
+        elif frame.refused is not None:
+            logger.warning("an event was not sent: %s", frame.message)
         else:
             # The server's message about a bad frame, before it closes the socket, is for people.
             self._tell(frame if frame.ref is None else self._sending.calls.fail(frame))

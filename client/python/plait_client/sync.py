@@ -262,10 +262,18 @@ class SyncRoom(Generic[S]):
         """See Room."""
         self._loop.do(lambda: self._room.set_presence(data))
 
+    def update_presence(self, members: Mapping[str, Any]) -> None:
+        """See Room."""
+        self._loop.do(lambda: self._room.update_presence(members))
+
+    def emit(self, name: str, data: Any = None) -> None:
+        """See Room."""
+        self._loop.do(lambda: self._room.emit(name, data))
+
     # Being told
 
-    def on_event(self, name: str, callback: Callable[[Any], object]) -> Remove:
-        """Call `callback` with the data of each event of a name; return a function that ends this."""
+    def on_event(self, name: str, callback: Callable[[Any], object] | Callable[[Any, str | None], object]) -> Remove:
+        """Call `callback` with the data of each event of a name; return a function that ends this. See Room."""
         return self._loop.do(lambda: self._room.on_event(name, callback))
 
     def on_message(self, callback: Callable[[Any], object]) -> Remove:
