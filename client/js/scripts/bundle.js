@@ -2,6 +2,7 @@
 
 import { readFile, writeFile } from "node:fs/promises";
 import { build } from "esbuild";
+import { MANGLED } from "./mangled.js";
 
 /** The files in server/plait/web, and what each has. */
 const FILES = {
@@ -15,6 +16,7 @@ const FILES = {
   "store.js": "store.ts",
 };
 const OPTIONS = {
+  ...MANGLED,
   bundle: true,
   minify: true,
   format: "esm",

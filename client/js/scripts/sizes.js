@@ -1,8 +1,9 @@
-/** Measures what pages load of the client, minified and gzipped; prints it as JSON when it is run. */
+/** Measures what pages load of the package, minified and gzipped; prints it as JSON when it is run. */
 
 import { gzipSync } from "node:zlib";
 import { pathToFileURL } from "node:url";
 import { build } from "esbuild";
+import { MANGLED } from "./mangled.js";
 
 /** What pages import, by what the row says. */
 const PAGES = {
@@ -26,6 +27,7 @@ export async function measure() {
 
 async function sizeOf(page) {
   const built = await build({
+    ...MANGLED,
     stdin: { contents: page, resolveDir: new URL("../src", import.meta.url).pathname, loader: "ts" },
     bundle: true,
     minify: true,

@@ -20,10 +20,10 @@ export interface CallOptions<State = any> extends Optimism<State> {
 /** How a client with the option `optimistic` shows what a call will do. */
 export interface Optimism<State = any> {
   /**
-   * Changes a draft of the state as the call will change the state. It is called again for each state that is shown
-   * before the first change of the call, or before its end if it changes nothing.
+   * Changes a draft of the state as the call with these arguments will change the state. It is called again for each
+   * state that is shown before the first change of the call, or before its end if it changes nothing.
    */
-  optimistic?: ((draft: State) => unknown) | undefined;
+  optimistic?: ((draft: State, ...args: any[]) => unknown) | undefined;
 }
 
 export class Calls {

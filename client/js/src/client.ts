@@ -20,6 +20,7 @@ import { missing } from "./options.js";
 import type { Keeper, ThreadOptions } from "./options.js";
 import { textComparison } from "./parts.js";
 import type { CompareTexts, HasFiles, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
+import { clock } from "./platform.js";
 import type { PlaceIn, Sendable, ValueAt } from "./places.js";
 import type { PresenceRecord } from "./presence.js";
 import type { QueryMethods } from "./queries-part.js";
@@ -308,6 +309,16 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missi
     this.setPresence({ ...(isObject(this.ownPresence) && this.ownPresence), ...patch } as Json);
   }
 
+  /**
+   * Emits an event to the others, if the thread's class allows it to clients. An event is of a moment: while offline it
+   * is dropped. Throws as `send` does.
+   */
+  emit<Name extends keyof Events & string>(name: Name, data: Events[Name]): void {
+    this.#checkOpen();
+    this.#session.emit(name, plain(data));
+    this.#link.pump();
+  }
+
   /** The messages that the thread keeps. Throws a TypeError without the option `messages`. */
   get messages(): ThreadMessages {
     return missing("messages");
@@ -341,9 +352,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missi
     return this.#listeners.message.add(fn);
   }
 
-  /** Calls `fn` with the data of each event `name` of the thread. */
-  onEvent<Name extends keyof Events & string>(name: Name, fn: (data: Events[Name]) => void): Unsubscribe {
-    return this.#listeners.event(name).add(fn as (data: unknown) => void);
+  /**
+   * Calls `fn` with the data of each event `name`, and the id of the connection whose client has emitted it; undefined
+   * if the thread has.
+   */
+  onEvent<Name extends keyof Events & string>(
+    name: Name,
+    fn: (data: Events[Name], from: string | null | undefined) => void,
+  ): Unsubscribe {
+    return this.#listeners.event(name).add(fn);
   }
 
   /** Calls `fn` with each refused change of this client, whether or not it is awaited. */
@@ -371,6 +388,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missi
     this.#link.connect();
   }
 
+  /** Replaces the connection at once, as when an app that was suspended is shown again. */
+  reconnect(): void {
+    this.#link.reconnect();
+  }
+
   /**
    * Closes the client for good; resolves when its connection is closed. While there is a connection, waiting calls,
    * messages and changes are sent and changes answered first, for up to five seconds. Changes in a storage stay there.
@@ -386,7 +408,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missi
     // Each comparison has a budget of its own.
     const compareTexts: CompareTexts = (before, after) => textComparison(this.#options)?.(before, after) ?? [];
     this.#texts ??= text?.newWatchers(compareTexts);
-    this.#history ??= undo?.newHistory(() => performance.now(), this.#options);
+    this.#history ??= undo?.newHistory(() => clock.now(), this.#options);
     for (const part of [messages, tasks, files, optimistic])
       part?.put(this, this.#link, this.#options, this.#edits, InitialState);
     Object.assign(

@@ -75,9 +75,14 @@ export class PlaitError extends Error {
   }
 }
 
+/** Returns the error of a frame that refuses another. */
+export function errorOf(frame: { code: string; message: string; path?: string | null }): PlaitError {
+  return new PlaitError(frame.code as ErrorCode, frame.message, frame);
+}
+
 /** Throws an error as an uncaught one, after the running code. */
 export function raise(error: unknown): void {
-  queueMicrotask(() => {
+  setTimeout(() => {
     throw error;
   });
 }

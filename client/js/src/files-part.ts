@@ -4,7 +4,7 @@ import { PlaitError } from "./errors.js";
 import { socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import type { FileInfo, FilesPart, ThreadFiles, UploadOptions } from "./parts.js";
-import { RefusedRequest, authorize, errorOf, request, unreachable } from "./requests.js";
+import { RefusedRequest, authorize, errorOf, httpUrl, request, unreachable } from "./requests.js";
 
 export const files: FilesPart = {
   put(client, _, options) {
@@ -20,12 +20,10 @@ class Files implements ThreadFiles {
   }
 
   url(path: string): string {
-    const url = new URL(socketUrl(this.#options).replace(/^ws/, "http"));
     const parts = path.split("/").filter((part) => part !== "" && part !== ".");
     // Such a path would lead to another address.
     if (parts.includes("..")) throw new PlaitError("bad_url", `the path ${JSON.stringify(path)} has the part ".."`);
-    url.pathname = [url.pathname.replace(/\/+$/, ""), "files", ...parts.map(encodeURIComponent)].join("/");
-    return url.href;
+    return httpUrl(socketUrl(this.#options), ["files", ...parts.map(encodeURIComponent)].join("/"));
   }
 
   async upload(

@@ -1,17 +1,16 @@
 /** Runs a session: gives it sockets, a clock, tokens and a storage. */
 
-import { PlaitError } from "./errors.js";
+import { ABNORMAL, PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { parse, stringify } from "./exact.js";
 import type { ShownChange } from "./pending.js";
 import { checkNamed, hasHost, socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
-import { SUBPROTOCOL } from "./protocol.js";
 import type { ServerMessage } from "./protocol.js";
+import { clock, page, randomId } from "./platform.js";
 import { Session } from "./session.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
-import { randomId } from "./storage.js";
 import type { Slot } from "./storage.js";
 
 /**
@@ -112,6 +111,15 @@ export class Link {
     this.pump();
   }
 
+  /** Replaces the connection at once. */
+  reconnect(): void {
+    if (this.#isClosing || !this.#socket) return;
+    this.#status = "offline";
+    this.session.lost(ABNORMAL);
+    this.#socket.reconnect();
+    this.pump();
+  }
+
   get #isFinishing(): boolean {
     if (this.#status !== "online") return false;
     return this.isKept ? this.session.isSending : this.session.isBusy;
@@ -150,7 +158,6 @@ export class Link {
     if (!WebSocket) throw new PlaitError("no_websocket", "there is no WebSocket: pass the option WebSocket");
     return new Socket({
       url: socketUrl(this.#options),
-      protocol: SUBPROTOCOL,
       WebSocket,
       prepare: () => this.#getToken(),
       onOpen: (token) => {
@@ -165,7 +172,12 @@ export class Link {
         this.session.lost(code, reason);
         this.pump();
       },
-      network: "addEventListener" in globalThis ? globalThis : undefined,
+      onDoubt: () => {
+        // A page that is about to be frozen could not take the answer.
+        if (!page.document?.hidden) this.session.doubt();
+        this.pump();
+      },
+      network: page,
     });
   }
 
@@ -242,7 +254,7 @@ export class Link {
 }
 
 function now(): number {
-  return performance.now() / 1000;
+  return clock.now() / 1000;
 }
 
 /**

@@ -5,6 +5,7 @@ import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { withoutOwn } from "./patch.js";
+import { soon } from "./platform.js";
 import type { Op } from "./protocol.js";
 
 /** Functions that are called; one that throws does not keep the others from being called. */
@@ -56,26 +57,33 @@ export interface Refusal {
 /** A thread's events, by name: `{ goal: Card }`. `plait types` writes such a type. */
 export type AnyEvents = Record<string, any>;
 
+/** The listeners of one event, to its data and the connection that has emitted it. */
+type EventListeners = Listeners<[data: any, from: string | null | undefined]>;
+
 /** All listeners of one client. */
 export class ThreadListeners {
   /** Called when a value of the client has changed. */
-  readonly update = new Listeners<[]>();
-  readonly change = new Listeners<[ThreadChange]>();
-  readonly message = new Listeners<[unknown]>();
-  readonly refused = new Listeners<[Refusal]>();
-  readonly #events = new Map<string, Listeners<[unknown]>>();
+  readonly update: Listeners<[]>;
+  readonly change: Listeners<[ThreadChange]>;
+  readonly message: Listeners<[unknown]>;
+  readonly refused: Listeners<[Refusal]>;
+  readonly #events = new Map<string, EventListeners>();
   readonly #onUnhandled: (refusal: Refusal) => void;
   #values: readonly unknown[] = [];
 
   /** `onUnhandled` is called with each refusal without a listener that is not awaited. */
   constructor(onUnhandled: (refusal: Refusal) => void) {
+    this.update = new Listeners();
+    this.change = new Listeners();
+    this.message = new Listeners();
+    this.refused = new Listeners();
     this.#onUnhandled = onUnhandled;
   }
 
   /** Returns the listeners to the event `name`. */
-  event(name: string): Listeners<[unknown]> {
+  event(name: string): EventListeners {
     if (!this.#events.has(name)) this.#events.set(name, new Listeners());
-    return this.#events.get(name) as Listeners<[unknown]>;
+    return this.#events.get(name) as EventListeners;
   }
 
   /** Passes an event of the session to its listeners; `answer` is the promise of a refused change. */
@@ -88,7 +96,7 @@ export class ThreadListeners {
       case "message":
         return this.message.tell(event.data);
       case "event":
-        return this.#events.get(event.name)?.tell(event.data);
+        return this.#events.get(event.name)?.tell(event.data, event.from);
     }
   }
 
@@ -97,7 +105,7 @@ export class ThreadListeners {
     if (!this.refused.isEmpty) return this.refused.tell(refusal);
     const tell = () => answer?.promise.isAwaited || this.#onUnhandled(refusal);
     // The caller may be about to await the promise.
-    queueMicrotask(() => queueMicrotask(tell));
+    soon(() => soon(tell));
   }
 
   /** Reports an update if one of `values` differs from the last time. */

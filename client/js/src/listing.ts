@@ -4,7 +4,8 @@ import { Backoff } from "./backoff.js";
 import { PlaitError } from "./errors.js";
 import { socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
-import { RefusedRequest, authorize, request } from "./requests.js";
+import { clock } from "./platform.js";
+import { RefusedRequest, authorize, httpUrl, request } from "./requests.js";
 
 /** A live list is requested again after this many milliseconds of silence: the server sends data every 20 seconds. */
 const SILENCE = 45_000;
@@ -88,7 +89,7 @@ export function watchThreads<Card = unknown>(
       listener(list);
     } catch (error) {
       // The list goes on; the page gets the error like any other that nothing catches.
-      queueMicrotask(() => {
+      setTimeout(() => {
         throw error;
       });
     }
@@ -106,7 +107,7 @@ async function follow<Card>(
   while (!stopped.signal.aborted) {
     try {
       for await (const page of events<Card>(options, stopped.signal)) {
-        backoff.joined(performance.now());
+        backoff.joined(clock.now());
         show({ ...page, status: "online", error: undefined });
       }
       show({ status: "offline" });
@@ -115,7 +116,7 @@ async function follow<Card>(
       if (refusal && isFinal(refusal)) return show({ status: "closed", error: refusal });
       show({ status: "offline", error: refusal });
     }
-    await pause(backoff.delay(performance.now(), Math.random()), stopped.signal);
+    await pause(backoff.delay(clock.now(), Math.random()), stopped.signal);
   }
 }
 
@@ -150,10 +151,11 @@ async function* events<Card>(options: ListOptions, stopped: AbortSignal): AsyncG
 }
 
 async function ask(options: PageOptions, accept: string, signal: AbortSignal | undefined): Promise<Response> {
-  const url = new URL(socketUrl({ ...options, name: "" }).replace(/^ws/, "http"));
-  if (options.limit !== undefined) url.searchParams.set("limit", String(options.limit));
-  if (options.mine) url.searchParams.set("mine", "true");
-  if (options.after != null) url.searchParams.set("after", options.after);
+  const url = httpUrl(socketUrl({ ...options, name: "" }), "", {
+    ...(options.limit !== undefined && { limit: String(options.limit) }),
+    ...(options.mine && { mine: "true" }),
+    ...(options.after != null && { after: options.after }),
+  });
   const headers = { accept, ...(await authorize(options.token)) };
   return request(url, { headers, cache: "no-store", ...(signal && { signal }) });
 }

@@ -6,6 +6,7 @@ import type { PlaitError } from "./errors.js";
 import type { JsonObject } from "./json.js";
 import { Listeners } from "./listeners.js";
 import type { Outgoing } from "./messages.js";
+import { clock } from "./platform.js";
 import type { ServerMessage } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 import type { Session } from "./session.js";
@@ -40,7 +41,7 @@ export const messages: MessagesPart = {
 /** Gives a client an object that is made with its session, unless it has one. */
 export function give(client: object, name: string, carrier: Carrier, make: (session: Talk) => unknown): void {
   if (Object.hasOwn(client, name)) return;
-  const session = withConversations(carrier.session as Session, () => performance.now() / 1000);
+  const session = withConversations(carrier.session as Session, () => clock.now() / 1000);
   Object.defineProperty(client, name, { value: make(session) });
 }
 

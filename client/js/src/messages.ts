@@ -3,6 +3,7 @@
 import { PlaitError } from "./errors.js";
 import { stringify } from "./exact.js";
 import { plain } from "./json.js";
+import { byteLength } from "./platform.js";
 import type { ClientMessage, Message } from "./protocol.js";
 
 /** A binary message; it is sent as it is, in order with the frames. */
@@ -27,10 +28,12 @@ export function isTooLarge(frame: Outgoing, limit: number): boolean {
   return text.length * 3 > limit && byteLength(text) > limit;
 }
 
-export function byteLength(text: string): number {
-  return new TextEncoder().encode(text).length;
-}
-
 export function tooLarge(what: string): PlaitError {
   return new PlaitError("too_large", `the ${what} is larger than the server takes`);
+}
+
+/** Returns a frame; throws a PlaitError that names it if it has more bytes than `limit`. */
+export function checkSize<Frame extends Outgoing>(frame: Frame, limit: number, what = "message"): Frame {
+  if (isTooLarge(frame, limit)) throw tooLarge(what);
+  return frame;
 }

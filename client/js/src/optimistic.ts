@@ -163,7 +163,7 @@ function wrap(client: Methods, link: Link, layers: Layers, edits: Edits): void {
     if (!recipe) return callWith(method, options);
     let layer: Layer;
     try {
-      layer = layers.add(recipe, edits.shown);
+      layer = layers.add((draft) => recipe(draft, ...(options.args ?? [])), edits.shown);
     } catch (error) {
       return Promise.reject(error as Error);
     }

@@ -5,6 +5,7 @@ import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
 import type { MessagesPart } from "./messages-part.js";
 import type { ComparePart, FilesPart, OptimisticPart, TextPart, UndoPart } from "./parts.js";
+import { normal, page } from "./platform.js";
 import type { QueriesPart } from "./queries-part.js";
 import type { Token } from "./requests.js";
 import type { WebSocketClass } from "./socket.js";
@@ -90,18 +91,17 @@ export function checkNamed({ kind, name, url }: Partial<Address>): void {
 
 /** Tells whether the host is known, from the options or from the page. */
 export function hasHost({ host, url }: Partial<Address>): boolean {
-  return (url ?? host ?? globalThis.location) !== undefined;
+  return (url ?? host ?? page.location) !== undefined;
 }
 
 /** Returns the address of a thread's socket. Throws a PlaitError if it has none. */
 export function socketUrl(address: Address): string {
-  return resolve(address).href;
+  return resolve(address)[0];
 }
 
 /** Returns host and path of a thread: unique over servers and apps, and without the query, which may hold a secret. */
 export function threadId(address: Address): string {
-  const { host, pathname } = resolve(address);
-  return host + pathname;
+  return resolve(address)[1];
 }
 
 /** Returns the key of a thread in a storage; a client with an id from the app has a key of its own. */
@@ -110,18 +110,18 @@ export function storageKey(options: ThreadOptions<unknown>): string {
   return options.client === undefined ? key : `${key} ${options.client}`;
 }
 
-function resolve({ kind, name, host, secure, url }: Address): URL {
-  const page = globalThis.location as Location | undefined;
-  const at = host ?? page?.host ?? "";
+/** Returns an address, and host and path in it. */
+function resolve({ kind, name, host, secure, url }: Address): readonly [address: string, id: string] {
+  const at = host ?? page.location?.host ?? "";
   if (url === undefined && !at) throw new PlaitError("no_host", "outside a page, pass host or url");
-  const scheme = (secure ?? page?.protocol === "https:") ? "wss" : "ws";
+  const scheme = (secure ?? page.location?.protocol === "https:") ? "wss" : "ws";
   const text = String(url ?? `${scheme}://${at}/threads/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`);
   try {
-    const found = new URL(text, page?.href);
-    found.protocol = found.protocol.replace("http", "ws");
+    const found = /^wss?:\/\/(?:[^\s/?#]*@)?([^\s/?#]+[^\s?#]*)(?:\?[^\s#]*)?$/.exec(
+      normal(text).replace(/^http/, "ws"),
+    );
     // The path could not be appended to a whole address, or to a query.
-    const isHost = url !== undefined || !/\/\/|[?#]/.test(at);
-    if (isHost && /^wss?:$/.test(found.protocol) && !found.hash) return found;
+    if (found && (url !== undefined || !/\/\/|[?#]/.test(at))) return found as unknown as [string, string];
   } catch {
     // The text is not an address.
   }

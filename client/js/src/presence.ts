@@ -3,7 +3,7 @@
 import type { Dropped } from "./events.js";
 import { freeze, share } from "./json.js";
 import type { Json } from "./json.js";
-import { isTooLarge, tooLarge } from "./messages.js";
+import { checkSize, isTooLarge, tooLarge } from "./messages.js";
 import type { Presence, PresenceDiff } from "./protocol.js";
 
 /** The presence of each connection, by its id. */
@@ -19,8 +19,7 @@ export class Presences {
 
   /** Sets this client's presence; returns the frame to send. Throws a PlaitError if it is too large. */
   set(data: Json, maxFrame: number): Presence {
-    const frame: Presence = { type: "presence", data };
-    if (isTooLarge(frame, maxFrame)) throw tooLarge("presence");
+    const frame = checkSize<Presence>({ type: "presence", data }, maxFrame, "presence");
     this.own = data;
     this.#isTold = false;
     return frame;

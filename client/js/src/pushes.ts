@@ -1,15 +1,15 @@
 /** The pushes of one client: their refs, the pushes to send, and the answers. */
 
-import { PlaitError } from "./errors.js";
-import type { ErrorCode } from "./errors.js";
+import { PlaitError, errorOf } from "./errors.js";
 import type { Applied, Refused } from "./events.js";
 import { stringify } from "./exact.js";
 import { Fold } from "./fold.js";
 import type { Pending, ShownChange } from "./pending.js";
 import { isEqual, isWellFormed } from "./json.js";
-import { byteLength, isTooLarge, tooLarge } from "./messages.js";
+import { isTooLarge, tooLarge } from "./messages.js";
 import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
+import { byteLength } from "./platform.js";
 import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
 import { SendWindow } from "./window.js";
 
@@ -197,7 +197,7 @@ export class Pushes {
     if (push === undefined) return undefined;
     if (!isUnseen) {
       this.#answer(push, () => this.fold.refuse(push), !push.isSettled);
-      return { type: "refused", push, error: new PlaitError(frame.code as ErrorCode, frame.message, frame) };
+      return { type: "refused", push, error: errorOf(frame) };
     }
     if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);
     else {

@@ -2,6 +2,7 @@
 
 import { Deferred } from "./deferred.js";
 import type { PlaitError } from "./errors.js";
+import { soon } from "./platform.js";
 import { NO_RESULT, Queries, keyOf } from "./queries.js";
 import type { Query, QueryState } from "./queries.js";
 import type { QueryArgs, QueryName, RowsOf } from "./rpc.js";
@@ -76,7 +77,7 @@ export class LiveQueries {
     return () => {
       remove();
       // A component that is mounted again at once finds the query.
-      queueMicrotask(() => this.#leave(query));
+      soon(() => this.#leave(query));
     };
   }
 
@@ -90,7 +91,7 @@ export class LiveQueries {
       fn(state.data, state.error);
     };
     const unsubscribe = this.subscribe(key, tell);
-    queueMicrotask(tell);
+    soon(tell);
     return () => {
       told = undefined;
       unsubscribe();

@@ -8,6 +8,7 @@ import { canonical, freeze, plain, share } from "./json.js";
 import type { Document, Json } from "./json.js";
 import { Listeners } from "./listeners.js";
 import { tryApply } from "./patch.js";
+import { soon } from "./platform.js";
 import type { Op } from "./protocol.js";
 import type { Session } from "./session.js";
 import type { Carrier } from "./thread-part.js";
@@ -159,7 +160,7 @@ export class Queries {
     query.tag = "";
     this.#call(query);
     // The events are being taken by a pump, which has sent its frames.
-    queueMicrotask(() => this.#carrier.pump());
+    soon(() => this.#carrier.pump());
   }
 }
 

@@ -32,16 +32,14 @@ export interface RpcOptions<State, Args extends unknown[]> {
 export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
   thread: ThreadClient<State, Rpcs, any, any>,
   method: Name,
-  options: RpcOptions<State, ArgsOf<Rpcs, Name>> = {},
+  options?: RpcOptions<State, ArgsOf<Rpcs, Name>>,
 ): RpcState<ArgsOf<Rpcs, Name>, ResultOf<Rpcs, Name>> {
   const [shown, begin] = useLastCall<Shown<ResultOf<Rpcs, Name>>>(thread, method, IDLE);
-  const latest = useLatest(options.optimistic);
+  const latest = useLatest(options?.optimistic);
   const call = useCallback(
     (...args: ArgsOf<Rpcs, Name>) => {
       const note = begin({ pending: true });
-      const recipe = latest.current;
-      const optimistic = recipe && ((draft: State) => recipe(draft, ...args));
-      const result = thread.callWith(method, { args, optimistic });
+      const result = thread.callWith(method, { args, optimistic: latest.current });
       result.then(
         (data) => note({ ...IDLE, data }),
         (error: unknown) => note({ pending: false, error: asError(error) }),

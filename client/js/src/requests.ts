@@ -31,8 +31,16 @@ export async function authorize(token: Token): Promise<Record<string, string>> {
   }
 }
 
+/** Returns the address for HTTP of what is below a socket's address, with more parameters. */
+export function httpUrl(socket: string, path = "", parameters: Record<string, string> = {}): string {
+  const [place = "", query = ""] = socket.replace(/^ws/, "http").split("?");
+  const added = Object.entries(parameters).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+  const all = [query, ...added].filter((part) => part !== "").join("&");
+  return (path === "" ? place : place.replace(/\/*$/, `/${path}`)) + (all && `?${all}`);
+}
+
 /** Returns the answer to a request. Rejects with a PlaitError, and with the reason of its signal. */
-export async function request(url: URL | string, options: RequestInit): Promise<Response> {
+export async function request(url: string, options: RequestInit): Promise<Response> {
   let response;
   try {
     response = await fetch(url, options);

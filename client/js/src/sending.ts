@@ -1,11 +1,10 @@
 /** The queue of a socket: sends in order, and waits until the server takes more frames. */
 
-import { PlaitError } from "./errors.js";
-import type { ErrorCode } from "./errors.js";
+import { PlaitError, errorOf } from "./errors.js";
 import type { Dropped, Failed, Unsent } from "./events.js";
 import type { Pending } from "./pending.js";
 import type { Json, JsonObject } from "./json.js";
-import { isTooLarge, tooLarge } from "./messages.js";
+import { checkSize, isTooLarge, tooLarge } from "./messages.js";
 import type { Bytes, Outgoing } from "./messages.js";
 import { Latest, Outbox, PRESENCE_SPACING } from "./outbox.js";
 import type { Auth, Call, Error as Failure, Message, Ping, Presence, Result } from "./protocol.js";
@@ -122,8 +121,7 @@ export class CallQueue {
 
   /** Adds a message made after a push. Throws a PlaitError if it is too large. */
   addMessage(frame: Message | Bytes, after: Pending | undefined, maxFrame: number): void {
-    if (isTooLarge(frame, maxFrame)) throw tooLarge("message");
-    this.#waiting.push({ frame, after });
+    this.#waiting.push({ frame: checkSize(frame, maxFrame), after });
   }
 
   /** The next frame to send, if any waits. */
@@ -167,9 +165,9 @@ export class CallQueue {
 
   /** Ends a call with an error; returns its failure if it was under way. */
   fail(frame: Failure): Failed | undefined {
-    const { ref, code, message } = frame;
+    const { ref } = frame;
     if (typeof ref !== "number" || !this.end(ref)) return undefined;
-    return { type: "failed", ref, error: new PlaitError(code as ErrorCode, message, frame) };
+    return { type: "failed", ref, error: errorOf(frame) };
   }
 
   /** Returns the failures of all calls under way, which are lost with their socket. */

@@ -1,6 +1,6 @@
 /** The messages that a client has sent to a conversation, and that have no answer: no I/O. */
 
-import { isTooLarge, tooLarge } from "./messages.js";
+import { checkSize, isTooLarge } from "./messages.js";
 import type { JsonObject } from "./json.js";
 import { UNANSWERED } from "./protocol.js";
 import type { Send, Unsent } from "./protocol.js";
@@ -34,7 +34,7 @@ export class SentMessages {
 
   /** Adds a message to be sent. Throws a PlaitError if it is too large. */
   add(message: SentMessage, maxFrame: number): void {
-    if (isTooLarge(frameOf(message, this.#nextRef), maxFrame)) throw tooLarge("message");
+    checkSize(frameOf(message, this.#nextRef), maxFrame);
     this.all.push(message);
   }
 

@@ -8,13 +8,14 @@
  */
 
 import type { Keys } from "./elements.js";
-import { MESSAGE_TOO_BIG, UNAUTHENTICATED, finalError } from "./errors.js";
+import { MESSAGE_TOO_BIG, UNAUTHENTICATED, errorOf, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import { applyChange } from "./events.js";
 import type { SessionEvent, Unsent } from "./events.js";
 import type { Pending, ShownChange } from "./pending.js";
 import { Heartbeat } from "./heartbeat.js";
 import type { Document, Json, JsonObject } from "./json.js";
+import { checkSize } from "./messages.js";
 import type { Bytes, Outgoing } from "./messages.js";
 import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
@@ -38,11 +39,11 @@ export interface SessionOptions {
 export type Phase = "idle" | "joining" | "joined" | "stopped";
 
 export class Session {
-  phase: Phase = "idle";
+  phase: Phase;
   /** The id by which others know this client, from the last join. */
   connection: string | undefined;
   /** Whether every push will be refused, from the last join. */
-  isReadonly = false;
+  isReadonly: boolean;
   /** The pushes, and the states on which they are made. */
   readonly queue: Pushes;
   readonly #options: SessionOptions;
@@ -60,6 +61,8 @@ export class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options;
+    this.phase = "idle";
+    this.isReadonly = false;
     this.queue = new Pushes(options.client, options.now, options.onShown, options.parts);
     this.#sending = new Sending(this.queue, options.now);
   }
@@ -191,6 +194,11 @@ export class Session {
     this.#heartbeat.heard(this.#options.now());
   }
 
+  /** Asks whether the server is still there, and soon gives the socket up if no answer comes. */
+  doubt(): void {
+    if (this.phase === "joined" && this.#heartbeat.doubt(this.#options.now())) this.#send({ type: "ping" });
+  }
+
   /** Takes in a frame. Frames on a socket that is given up, or before `joined`, are ignored. */
   receive(frame: ServerMessage): void {
     if (this.phase !== "joining" && this.phase !== "joined") return;
@@ -250,6 +258,11 @@ export class Session {
    */
   setPresence(data: Json): void {
     this.#sending.presence.put(this.#presences.set(data, this.#sending.maxFrame));
+  }
+
+  /** Sends an event to the others, at once or never. Throws as `send` does. */
+  emit(name: string, data: Json): void {
+    this.#send(checkSize({ type: "emit", name, data }, this.#sending.maxFrame, "event"));
   }
 
   /** Sends a fresh token; a socket that opens later sends its own. */
@@ -350,7 +363,8 @@ export class Session {
   #handleError(frame: Failure): void {
     const pings = this.#sending.refused(frame);
     if (pings) return pings.forEach((ping) => this.#send(ping));
-    if (typeof frame.ref !== "number") this.#complaint = frame.message;
+    if (frame.refused) this.tell({ type: "dropped", error: errorOf(frame) });
+    else if (typeof frame.ref !== "number") this.#complaint = frame.message;
     this.tell(this.#sending.calls.fail(frame));
     this.#sendNextCall();
   }

@@ -2,9 +2,15 @@
 
 import { Backoff } from "./backoff.js";
 import { ABNORMAL, GOING_AWAY, UNAUTHENTICATED } from "./errors.js";
+import { clock } from "./platform.js";
+import type { page } from "./platform.js";
+import { SUBPROTOCOL } from "./protocol.js";
 
 /** In milliseconds. */
 const CONNECT_TIMEOUT = 10_000;
+
+/** The events after which a connection may be dead. */
+const DOUBTS = ["online", "offline", "visibilitychange", "pageshow", "focus"];
 
 /** The used part of a WebSocket, as browsers, Node and the package `ws` have it. */
 export interface WebSocketLike {
@@ -18,7 +24,6 @@ export type WebSocketClass = new (url: any, protocols?: any) => WebSocketLike;
 
 export interface SocketOptions {
   url: string;
-  protocol: string;
   WebSocket: WebSocketClass;
   /** Called before each attempt; `onOpen` gets its result, and when it fails the attempt fails. */
   prepare: () => string | undefined | Promise<string | undefined>;
@@ -29,8 +34,10 @@ export interface SocketOptions {
    * calls `stop`.
    */
   onClose: (code: number, reason: string, thrown?: unknown) => void;
-  /** Emits `online` and `offline`. */
-  network?: Pick<EventTarget, "addEventListener"> | undefined;
+  /** Called when the connection may be dead. */
+  onDoubt: () => void;
+  /** Emits `online`, `offline`, and events of a page that is shown again. */
+  network: Pick<typeof page, "addEventListener" | "removeEventListener">;
 }
 
 export class Socket {
@@ -41,23 +48,26 @@ export class Socket {
   #attempt = 0;
   readonly #backoff = new Backoff();
   #isJoined = false;
-  readonly #stopped = new AbortController();
+  #isStopped = false;
+  readonly #onDoubt = ({ type }: { type: string }) => {
+    // A healthy connection may outlast the loss of a network.
+    if (this.#socket) this.#options.onDoubt();
+    else if (type === "online") this.reconnect();
+  };
 
   constructor(options: SocketOptions) {
     this.#options = options;
   }
 
   start(): void {
-    const { network } = this.#options;
-    // A controller has the option `signal`.
-    network?.addEventListener("online", () => this.#handleOnline(), this.#stopped);
-    network?.addEventListener("offline", () => this.#handleOffline(), this.#stopped);
+    this.#watch("addEventListener");
     void this.#connect();
   }
 
   /** Closes for good, without calling `onClose`. */
   stop(): void {
-    this.#stopped.abort();
+    this.#isStopped = true;
+    this.#watch("removeEventListener");
     this.#abandon();
   }
 
@@ -67,7 +77,7 @@ export class Socket {
 
   /** Notes that the thread is joined. */
   joined(): void {
-    this.#backoff.joined(performance.now());
+    this.#backoff.joined(clock.now());
     this.#isJoined = true;
   }
 
@@ -80,6 +90,16 @@ export class Socket {
   renew(): void {
     this.#abandon();
     this.#retry();
+  }
+
+  /** Replaces this socket by another at once, without calling `onClose`. */
+  reconnect(): void {
+    this.#abandon();
+    void this.#connect();
+  }
+
+  #watch(how: "addEventListener" | "removeEventListener"): void {
+    for (const name of DOUBTS) this.#options.network[how]?.(name, this.#onDoubt);
   }
 
   async #connect(): Promise<void> {
@@ -96,8 +116,8 @@ export class Socket {
 
   #open(attempt: number, prepared: string | undefined): void {
     if (attempt !== this.#attempt) return;
-    const { url, protocol, WebSocket, onOpen, onMessage } = this.#options;
-    const socket = new WebSocket(url, protocol);
+    const { url, WebSocket, onOpen, onMessage } = this.#options;
+    const socket = new WebSocket(url, SUBPROTOCOL);
     socket.binaryType = "arraybuffer";
     this.#socket = socket;
     socket.addEventListener("open", () => {
@@ -120,12 +140,12 @@ export class Socket {
     const mayRetryAtOnce = (code === GOING_AWAY || code === UNAUTHENTICATED) && this.#isJoined;
     this.#abandon();
     this.#options.onClose(code, reason, thrown);
-    if (!this.#stopped.signal.aborted) this.#retry(mayRetryAtOnce);
+    if (!this.#isStopped) this.#retry(mayRetryAtOnce);
   }
 
   #retry(mayRetryAtOnce = false): void {
     clearTimeout(this.#timer);
-    const wait = this.#backoff.delay(performance.now(), Math.random(), mayRetryAtOnce);
+    const wait = this.#backoff.delay(clock.now(), Math.random(), mayRetryAtOnce);
     this.#timer = setTimeout(() => void this.#connect(), wait);
   }
 
@@ -134,15 +154,5 @@ export class Socket {
     this.#attempt++;
     this.#socket?.close();
     this.#socket = undefined;
-  }
-
-  #handleOnline(): void {
-    if (this.#socket) return;
-    this.#abandon();
-    void this.#connect();
-  }
-
-  #handleOffline(): void {
-    if (this.#socket) this.#handleClose(this.#attempt, ABNORMAL, "");
   }
 }

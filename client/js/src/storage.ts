@@ -3,6 +3,7 @@
 import { readBacklog, restore, takeBacklog } from "./backlog.js";
 import type { Backlog } from "./backlog.js";
 import { stringify } from "./exact.js";
+import { randomId } from "./platform.js";
 import type { Session } from "./session.js";
 
 /** The used part of localStorage. */
@@ -27,13 +28,6 @@ const LOCK_TIMEOUT = 500;
 const SLOTS = 64;
 /** The milliseconds that other pages have to say that they use a client id. */
 const ANSWER_TIMEOUT = 100;
-
-/** Returns a random id. */
-export function randomId(): string {
-  // Pages without TLS have no crypto.randomUUID.
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-}
 
 /** A key in a storage that only this client uses until it releases it. */
 export class Slot {

@@ -8,6 +8,7 @@ import type { PlaitError } from "./errors.js";
 import { plain } from "./json.js";
 import type { JsonObject } from "./json.js";
 import { Listeners } from "./listeners.js";
+import { randomId, soon } from "./platform.js";
 import type { Item, PendingApproval } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 import { errorOf, ThreadPart } from "./thread-part.js";
@@ -56,7 +57,7 @@ class Shared {
     if (!this.refused.isEmpty) return this.refused.tell({ error, content: message.content });
     const tell = () => answer?.promise.isAwaited || console.error("A message was not sent:", error);
     // The caller may be about to await the promise.
-    queueMicrotask(() => queueMicrotask(tell));
+    soon(() => soon(tell));
   }
 }
 
@@ -136,7 +137,7 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
   send(content: string, { attachments = [] }: { attachments?: readonly unknown[] } = {}): Promise<string> {
     if (this.carrier.status === "closed") throw this.carrier.closedError;
     const copies = attachments.map((each) => plain(each)) as JsonObject[];
-    const answer = this.#shared.wait(this.session.post(this.#part, content, randomKey(), copies));
+    const answer = this.#shared.wait(this.session.post(this.#part, content, randomId(12), copies));
     this.carrier.pump();
     return answer;
   }
@@ -184,8 +185,4 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
   onRefused(fn: (refusal: MessageRefusal) => void): () => void {
     return this.#shared.refused.add(fn);
   }
-}
-
-function randomKey(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

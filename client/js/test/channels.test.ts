@@ -103,12 +103,13 @@ test("a client's time for connecting does not pass while its socket may not begi
   const sockets = ["a", "b", "c"].map((name) => {
     const socket: Socket = new Socket({
       url: `ws://host/threads/note/${name}`,
-      protocol: "plait.v1",
       WebSocket: page.WebSocket,
       prepare: () => undefined,
       onOpen: () => socket.send(`join ${name}`),
       onMessage: (data) => opens.push(data as string),
       onClose: (code) => closes.push(code),
+      onDoubt: () => undefined,
+      network: new EventTarget(),
     });
     socket.start();
     return socket;

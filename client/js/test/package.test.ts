@@ -138,6 +138,7 @@ beforeAll(async () => {
     cpSync(join(CLIENT, name), join(packed, name), { recursive: true });
   }
   await compile(CLIENT, "-p", "tsconfig.build.json", "--outDir", join(packed, "dist"));
+  await run(CLIENT, process.execPath, "scripts/mangle.js", join(packed, "dist"));
   tarball = (await run(packed, "npm", "pack", "--ignore-scripts", "--silent")).trim();
 }, 120_000);
 

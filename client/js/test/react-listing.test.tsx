@@ -22,7 +22,7 @@ let streams: Stream[] = [];
 let root: Root;
 let element: HTMLElement;
 
-function answer(url: URL, { headers, signal }: RequestInit): Promise<Response> {
+function answer(url: URL | string, { headers, signal }: RequestInit): Promise<Response> {
   if (signal?.aborted) return Promise.reject(signal.reason as Error);
   let send: (names: string[]) => void = () => undefined;
   const body = new ReadableStream<Uint8Array>({
@@ -39,7 +39,7 @@ function answer(url: URL, { headers, signal }: RequestInit): Promise<Response> {
     },
   });
   const token = (headers as Record<string, string>)["authorization"];
-  const stream: Stream = { url: url.href, token, isOpen: true, send: (...names) => send(names) };
+  const stream: Stream = { url: String(url), token, isOpen: true, send: (...names) => send(names) };
   streams.push(stream);
   return Promise.resolve(new Response(body));
 }

@@ -49,6 +49,7 @@ export class Replay {
   #sent: Outgoing[] = [];
   #outcomes: Record<string, string> = {};
   #sources: (string | null)[] = [];
+  #heard: [name: string, data: Json, from: string | null][] = [];
   #rejoins = 0;
   #stopped: number | undefined = undefined;
   readonly #line: Line;
@@ -82,6 +83,7 @@ export class Replay {
     else if (name === "watch") session.conversations.find(value as string, TaskRuns).open();
     else if (name === "older") session.conversations.of(value as string).loadOlder();
     else if (name === "leave") session.conversations.close(value as string);
+    else if (name === "emit") session.emit(...(value as [string, Json]));
     else if (name === "follow") this.#queries.follow(keyOf(...(value as [string, unknown[]])));
     else if (name === "unfollow")
       this.#queries.unfollow(this.#queries.find(keyOf(...(value as [string, unknown[]]))) as Query);
@@ -113,6 +115,7 @@ export class Replay {
       if (event.type === "applied") this.#outcomes[event.push.ref] = `ack ${event.version}`;
       if (event.type === "refused") this.#outcomes[event.push.ref] = `nack ${event.error.code}`;
       if (event.type === "change") this.#sources.push(event.source ?? null);
+      if (event.type === "event") this.#heard.push([event.name, event.data, event.from ?? null]);
       if (event.type === "rejoin") this.#rejoins++;
       if (event.type === "stopped") this.#stopped = event.code;
     }
@@ -136,6 +139,7 @@ export class Replay {
       expect(this.#sources).toEqual(value);
       this.#sources = [];
     }
+    if (name === "events") expect(this.#heard.splice(0)).toEqual(value);
     if (name === "messages") {
       const shown = session.conversations.show("messages") as ThreadMessage[];
       expect(shown.map(({ content, status }) => [content, status])).toEqual(value);

@@ -22,7 +22,6 @@ function connect(options: Partial<SocketOptions> = {}) {
   const closes = new Arrivals<readonly [number, string]>();
   const socket: Socket = new Socket({
     url: `ws://${server.host}/threads/note/a`,
-    protocol: "plait.v1",
     WebSocket,
     prepare: () => "prepared",
     onOpen: (prepared) => opens.put(prepared),
@@ -31,6 +30,8 @@ function connect(options: Partial<SocketOptions> = {}) {
       closes.put([code, reason]);
       if (isFinal(code)) socket.stop();
     },
+    onDoubt: () => undefined,
+    network: {},
     ...options,
   });
   opened.push(socket);
@@ -134,16 +135,14 @@ test("a token that cannot be had counts as a failed attempt", async () => {
   expect(asked).toBe(3);
 });
 
-test("a network that goes takes the socket with it, and one that comes is tried at once", async () => {
+test("a network that comes is tried at once", async () => {
   const network = new EventTarget();
   const { opens, closes } = connect({ network });
   let wait = Infinity;
   for (let time = 0; time < 8; time++) {
     await opens.take();
-    const peer = await server.peer();
-    network.dispatchEvent(new Event("offline"));
+    (await server.peer()).drop();
     expect(await closes.take()).toEqual([1006, ""]);
-    await peer.closed.take();
     const onlineAt = performance.now();
     network.dispatchEvent(new Event("online"));
     const next = await server.peer();
@@ -152,6 +151,39 @@ test("a network that goes takes the socket with it, and one that comes is tried 
   }
   // The eighth delay is 5 s at least.
   expect(wait).toBeLessThan(5_000);
+});
+
+test("what happens to a page or its network gives reason to doubt an open socket, until it is stopped", async () => {
+  const [page, heard] = [new EventTarget(), new Arrivals<string>()];
+  const { socket, opens, closes } = connect({ network: page, onDoubt: () => heard.put("doubt") });
+  await opens.take();
+  const events = ["online", "offline", "visibilitychange", "pageshow", "focus"];
+  for (const name of events) {
+    page.dispatchEvent(new Event(name));
+    expect(heard.waiting).toEqual(["doubt"]);
+    await heard.take();
+  }
+  expect(closes.waiting).toEqual([]);
+  socket.stop();
+  for (const name of events) page.dispatchEvent(new Event(name));
+  expect(heard.waiting).toEqual([]);
+});
+
+test("a socket that is connected anew is closed, and another opens at once, each time", async () => {
+  const { socket, opens, closes } = connect();
+  let wait = Infinity;
+  for (let time = 0; time < 8; time++) {
+    await opens.take();
+    const peer = await server.peer();
+    const at = performance.now();
+    socket.reconnect();
+    await peer.closed.take();
+    const next = await server.peer();
+    wait = next.openedAt - at;
+    server.peers.put(next);
+  }
+  expect(wait).toBeLessThan(5_000);
+  expect(closes.waiting).toEqual([]);
 });
 
 test("a socket that is renewed is closed, and another opens", async () => {

@@ -8,6 +8,8 @@ const FOLDER = new URL("../../../schemas/vectors/", import.meta.url);
 const STEPS = new Set(
   [
     "open",
+    "emit",
+    "events",
     "lost",
     "edit",
     "set",
