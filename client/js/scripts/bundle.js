@@ -27,11 +27,12 @@ const OPTIONS = {
   write: false,
 };
 
-/** Takes the error from client.js, so that a page has one class of it; listeners.ts imports only a function. */
+/** Takes the error from client.js, so that a page has one class of it; two files import only a function. */
 const sharedErrors = {
   name: "shared-errors",
   setup({ onResolve }) {
-    const find = ({ importer }) => (importer.endsWith("/listeners.ts") ? {} : { path: "./client.js", external: true });
+    const find = ({ importer }) =>
+      /\/(listeners|optimistic)\.ts$/.test(importer) ? {} : { path: "./client.js", external: true };
     onResolve({ filter: /\/errors\.js$/ }, find);
   },
 };
