@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.server.rooms import House, open_house
@@ -24,7 +24,7 @@ class Log(Thread[Any]):
     @rpc
     async def pass_on(self, name: str, value: Any) -> None:
         self.update("/lines", self.state["lines"] + 1)
-        await self.thread(Desk, name).set(value)
+        await cast(Any, self.thread(Desk, name)).set(value)
 
 
 class Desk(Thread[Any]):
@@ -68,20 +68,20 @@ class Desk(Thread[Any]):
 
     @rpc
     async def set_by_itself(self, value: Any) -> None:
-        await self.thread(Desk, self.name).set(value)
+        await cast(Any, self.thread(Desk, self.name)).set(value)
 
     @rpc
     async def note_and_set(self, value: Any) -> None:
-        await self.thread(Log, "one").note()
+        await cast(Any, self.thread(Log, "one")).note()
         self.update("/n", value)
 
     @rpc
     async def note_alone(self) -> None:
-        await self.thread(Log, "one").note()
+        await cast(Any, self.thread(Log, "one")).note()
 
     @rpc
     async def set_through_another(self, value: Any) -> None:
-        await self.thread(Log, "one").pass_on(self.name, value)
+        await cast(Any, self.thread(Log, "one")).pass_on(self.name, value)
 
 
 class Hidden(Desk):
@@ -174,7 +174,7 @@ async def test_calls_under_way_at_once_are_told_each_of_its_own_change(desk: Act
     call(guest, 2, "set", 1)
     call(other, 1, "set", 2)
     await until(lambda: desk.state.durable.version == 2)
-    desk.thread.gate.set()
+    cast(Desk, desk.thread).gate.set()
     assert await settled(guest) == [
         *(("made", 2, 1), ("change", 1), ("result", 2), ("change", 2)),
         *(("made", 1, 3), ("change", 3), ("result", 1)),
@@ -188,7 +188,7 @@ async def test_a_call_that_was_cancelled_is_told_nothing(desk: Actor) -> None:
     await until(lambda: desk.turns.mailbox.running is not None)
     guest.send("cancel", ref=1)
     call(guest, 1, "set", 2)
-    desk.thread.gate.set()
+    cast(Desk, desk.thread).gate.set()
     assert await settled(guest) == [("change", 1), ("made", 1, 2), ("change", 2), ("result", 1)]
 
 
