@@ -115,8 +115,7 @@ function warn(): void {
     // A page has no process.
   }
   console.warn(
-    "useThread: the option client or storage is another at each render; the first one is kept. " +
-      "Create it outside the component, or in useState.",
+    "useThread: client or storage is another at each render; the first is kept. Create it outside, or in useState.",
   );
 }
 
