@@ -38,7 +38,7 @@ export function useQuery(thread: AnyClient, query: string | QueryOptions, ...arg
     () => live.read(key),
     () => {
       // Nothing is kept for the next attempt at rendering on a server.
-      if (suspense) throw new PlaitError("disconnected", "rendering on a server follows no query");
+      if (suspense) throw new PlaitError("disconnected", "a server follows no query");
       return NO_RESULT;
     },
   );

@@ -60,5 +60,5 @@ test("a query has no result on a server, and one for which a component is suspen
   );
   await stream.allReady;
   expect(await new Response(stream).text()).toContain("waiting");
-  expect(told).toEqual(["rendering on a server follows no query"]);
+  expect(told).toEqual(["a server follows no query"]);
 });

@@ -5,6 +5,7 @@ these are durable, and is dropped if they are lost. A run for all readers has no
 principal, its result is dropped, and each principal gets a query of its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
@@ -115,6 +116,8 @@ class LiveQueries:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._live: dict[Hashable, LiveQuery] = {}
+        # How many principals have each query of their own; a shared one counts as one.
+        self._asked: Counter[bytes] = Counter()
         self._readers: dict[Connection, dict[QueryReader, None]] = {}
         self._passes = actor.use_service(QueryPasses)
 
@@ -171,7 +174,7 @@ class LiveQueries:
         live.is_dirty = False
         at = self._actor.state.history.current.version
         run, query = QueryRun(self._actor.thread, live.principal), live.asked.query
-        outcome: Outcome
+        outcome: Outcome | None
         try:
             args, kwargs = deepcopy(live.asked.arguments)  # The author's code may change them.
             work = partial(query.reads, self._actor.thread, *args, **kwargs)
@@ -180,13 +183,15 @@ class LiveQueries:
             if STATE in run.reads and self._actor.state.shown_states is not None:
                 self._actor.state.shown_states.check_query(self._actor.state.history.current)
         except Exception as error:
-            outcome = Failure(live.whom, at, self._explain(query.name, error))
-            live.reads = None
+            outcome, failure, live.reads = None, error, None
         if run.has_asked and live.whom is SHARED:
             query.is_personal = True
             for reader in tuple(live.readers):
                 self._move(reader)
-        elif live.made is None or not outcome.is_like(live.made):
+            return
+        if outcome is None:
+            outcome = Failure(live.whom, at, self._explain(query.name, failure))
+        if live.made is None or not outcome.is_like(live.made):
             live.made = outcome
             self._actor.state.after(partial(self._show, live, outcome))
         elif live.made is live.shown:
@@ -234,9 +239,10 @@ class LiveQueries:
             whom = Whom(principal)
         live = self._live.get(key := (asked.key, whom))
         if live is None:
-            if len(self._live) >= _MOST:
+            if asked.key not in self._asked and len(self._asked) >= _MOST:
                 raise self._refuse(f"{_MOST} queries of the thread are followed, which is the limit")
             live = self._live[key] = LiveQuery(asked, whom, principal)
+            self._asked[asked.key] += 1
             self._actor.state.on_touch = self.touch
             self._mark(live)
         elif live.is_dirty:  # A new reader does not wait for further changes.
@@ -258,6 +264,9 @@ class LiveQueries:
             del live.readers[reader]
             if not live.readers:
                 del self._live[live.key]
+                self._asked[live.asked.key] -= 1
+                if not self._asked[live.asked.key]:
+                    del self._asked[live.asked.key]
                 if not self._live:
                     self._actor.state.on_touch = None
 

@@ -24,8 +24,9 @@ SHARED: Final = "shared"
 MOST_BYTES: Final = 1 << 20
 """The maximum bytes of a result."""
 
-# Operations of a chunk; a longer way is replaced by the whole result.
+# Operations of a chunk, and bytes of results that are compared; otherwise the whole result is sent.
 _MOST_OPS: Final = 1000
+_MOST_COMPARED: Final = 128 * 1024
 
 
 class Whom:
@@ -89,7 +90,7 @@ class Rows(Outcome):
         tag = seen.tag if isinstance(seen, Rows) else seen
         if tag == self.tag:
             return b"%b}" % self._head
-        if not isinstance(seen, Rows):
+        if not isinstance(seen, Rows) or max(len(seen.data), len(self.data)) > _MOST_COMPARED:
             return self._whole
         if (made := self._chunks.get(tag)) is None:
             ops = encode_json(diff(seen._value, self._value, most=_MOST_OPS))

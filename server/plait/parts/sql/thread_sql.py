@@ -356,10 +356,10 @@ class ThreadSql:
 
     def _finish_reading(self, done: "asyncio.Future[None]") -> None:
         self._reading = None
-        if (touch := self._actor.state.on_touch) is not None:
-            touch(self._part, None)
         if not done.cancelled() and (error := done.exception()) is not None:
             log.warning("the tables of %s could not be read again: %s", self._actor.key, error)
+        elif (touch := self._actor.state.on_touch) is not None:
+            touch(self._part, None)
 
 
 def _make_key(number: int) -> str:

@@ -116,6 +116,8 @@ class ClientCalls:
             raise
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = reader
+        else:  # The first result has closed the socket.
+            reader.abandon()
         actor.instruments.message_ended(connection.trace, "ok")
 
     def _tell_made(self, call: Call, version: int) -> None:
