@@ -18,7 +18,7 @@ from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Asked
 from plait.errors import CallFailed, Forbidden, PlaitError, TooMany
 from plait.instruments.protocol import tell_limit
-from plait.parts.queries.outcome import SHARED, Failure, Outcome, Rows, Whom, make_rows
+from plait.parts.queries.outcome import SHARED, Failure, Outcome, Rows, copy_principal, find_whom, make_rows
 from plait.parts.queries.passes import QueryPasses
 from plait.state.principal import Principal
 from plait.state.reads import ALL, STATE, QueryRun, run_query
@@ -150,7 +150,7 @@ class LiveQueries:
 
     def review(self, connection: Connection) -> None:
         """Apply the new rights of a connection: end its readers, or run their queries for its new principal."""
-        whom = Whom(connection.principal)
+        whom = find_whom(connection.principal)
         for reader in self._find(connection):
             if not connection.rights.may_call:
                 self._end(reader, Forbidden("Forbidden"))
@@ -236,12 +236,12 @@ class LiveQueries:
         whom: Hashable = SHARED
         if asked.query.is_personal:
             principal = reader.connection.principal
-            whom = Whom(principal)
+            whom = find_whom(principal)
         live = self._live.get(key := (asked.key, whom))
         if live is None:
             if asked.key not in self._asked and len(self._asked) >= _MOST:
                 raise self._refuse(f"{_MOST} queries of the thread are followed, which is the limit")
-            live = self._live[key] = LiveQuery(asked, whom, principal)
+            live = self._live[key] = LiveQuery(asked, whom, copy_principal(principal, whom))
             self._asked[asked.key] += 1
             self._actor.state.on_touch = self.touch
             self._mark(live)
@@ -293,7 +293,7 @@ class LiveQueries:
         connection = reader.connection
         if not connection.rights.may_call:
             self._end(reader, Forbidden("Forbidden"))
-        elif outcome.whom is not SHARED and outcome.whom != Whom(connection.principal):
+        elif outcome.whom is not SHARED and outcome.whom != find_whom(connection.principal):
             self._move(reader)
         elif reader.door.is_slow():
             reader.is_behind = True

@@ -1,7 +1,6 @@
 """The outcomes of queries, and the chunks that bring readers from the results that they have to these outcomes."""
 
 from collections.abc import Hashable
-from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
@@ -16,7 +15,7 @@ from plait_schemas.diff import diff
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.models import dump
 
-__all__ = ["SHARED", "Failure", "Outcome", "Rows", "Whom", "make_rows"]
+__all__ = ["SHARED", "Failure", "Outcome", "Rows", "copy_principal", "find_whom", "make_rows"]
 
 SHARED: Final = "shared"
 """Stands for all readers: the result of a query that has not asked for whom it runs."""
@@ -28,34 +27,38 @@ MOST_BYTES: Final = 1 << 20
 _MOST_OPS: Final = 1000
 _MOST_COMPARED: Final = 128 * 1024
 
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
-class Whom:
-    """Stands for a principal. Two are equal if code cannot tell their principals apart: in types, values and order."""
 
-    __slots__ = ("_data", "_principal")
+def find_whom(principal: Principal | None) -> Hashable:
+    """Return a key of the whole principal: code cannot tell two principals with the same key apart."""
+    is_plain = principal is None or (type(principal) is Principal and _is_plain(principal.claims))
+    return msgspec.msgpack.encode(principal) if is_plain else _Only(principal)
+
+
+def copy_principal(principal: Principal | None, whom: Hashable) -> Principal | None:
+    """Return the principal with the key `whom` for code that may change the claims in place."""
+    return msgspec.msgpack.decode(whom, type=Principal | None) if isinstance(whom, bytes) else principal
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is all in its encoding; other objects may be encoded alike."""
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(each) for key, each in value.items())
+    return all(map(_is_plain, value)) if type(value) is list else type(value) in _PLAIN
+
+
+class _Only:
+    """A principal with claims that are not plain: only the same object is equal to it."""
 
     def __init__(self, principal: Principal | None) -> None:
         self._principal = principal
-        # None if the claims cannot be encoded: then only the same object is equal.
-        self._data: bytes | None = None
-        with suppress(Exception):  # Objects in the claims may run any code.
-            self._data = msgspec.msgpack.encode(principal)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Whom):
-            return False
-        own, others = self._principal, other._principal
-        if own is others:
-            return True
-        if self._data is None or self._data != other._data or type(own) is not type(others):
-            return False
-        try:
-            return bool(own == others)
-        except Exception:
-            return False
+        return isinstance(other, _Only) and self._principal is other._principal
 
     def __hash__(self) -> int:
-        return hash(self._data)
+        return id(self._principal)
 
 
 class Outcome:
