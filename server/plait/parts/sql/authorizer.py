@@ -7,10 +7,10 @@ __all__ = ["ANYTHING", "Access", "Authorizer"]
 
 _READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
 _ROWS: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
-# The actions whose first argument is the name of the written object.
-_WRITING: Final = frozenset(
+# The actions that change the schema.
+_DEFINING: Final = frozenset(
     {
-        *_ROWS,
+        sqlite3.SQLITE_ALTER_TABLE,
         sqlite3.SQLITE_CREATE_TABLE,
         sqlite3.SQLITE_CREATE_INDEX,
         sqlite3.SQLITE_CREATE_TRIGGER,
@@ -54,7 +54,7 @@ _NAMES: Final = {
 
 
 ANYTHING: Final = "*"
-"""Stands for all names: what else a statement reads is not known."""
+"""Stands for all names: what else a statement reads is not known, or it changes the schema."""
 
 
 class Access(NamedTuple):
@@ -114,12 +114,11 @@ class Authorizer:
             self._reads.add(ANYTHING)
         elif not self._may_write:
             return "a statement that writes"
-        elif action in _WRITING or action == sqlite3.SQLITE_PRAGMA:
+        elif action in _ROWS or action == sqlite3.SQLITE_PRAGMA:
             self._writes.add(first)
-        elif action == sqlite3.SQLITE_ALTER_TABLE:
-            self._writes.add(second)
-        elif action == sqlite3.SQLITE_CREATE_VTABLE and second.lower() in _MODULES:
-            self._writes.add(first)
+        elif action in _DEFINING or (action == sqlite3.SQLITE_CREATE_VTABLE and second.lower() in _MODULES):
+            # A statement that reads a view may not be noted to read it, but the tables that the view reads.
+            self._writes.add(ANYTHING)
         else:
             return _NAMES.get(action, f"the module {second}" if second else "this")
         return ""

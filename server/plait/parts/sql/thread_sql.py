@@ -10,6 +10,7 @@ from plait.actor.actor import Actor
 from plait.actor.outcome import make_resolver
 from plait.errors import CorruptThread, MigrationFailed, NewerState, SqlError, StoreError, Unavailable
 from plait.parts.part import ALL, check_writable
+from plait.parts.sql.authorizer import ANYTHING
 from plait.parts.sql.database import Database
 from plait.parts.sql.local_files import LocalFile, LocalFiles
 from plait.parts.sql.reading import convert_rows, pack, read_rows, unpack
@@ -134,7 +135,7 @@ class ThreadSql:
             seen = None if transaction is not None else self._actor.state.find_pending()
             return Result(found, Written(seen, transaction))
         if (touch := self._actor.state.on_touch) is not None:
-            touch(self._part, {name.lower() for name in access.writes})
+            touch(self._part, None if ANYTHING in access.writes else {name.lower() for name in access.writes})
         if transaction is None:
             return Result(found, Written(self._store_alone(database), None))
         self._join(transaction)
