@@ -1,6 +1,7 @@
 """The outcomes of queries, and the chunks that bring readers from the results that they have to these outcomes."""
 
 from collections.abc import Hashable
+from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
@@ -32,8 +33,11 @@ _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 def find_whom(principal: Principal | None) -> Hashable:
     """Return a key of the whole principal: code cannot tell two principals with the same key apart."""
-    is_plain = principal is None or (type(principal) is Principal and _is_plain(principal.claims))
-    return msgspec.msgpack.encode(principal) if is_plain else _Only(principal)
+    # Integers of more than 64 bits, and claims that are nested too deep, cannot be encoded.
+    with suppress(OverflowError, RecursionError):
+        if principal is None or (type(principal) is Principal and _is_plain(principal.claims)):
+            return msgspec.msgpack.encode(principal)
+    return _Only(principal)
 
 
 def copy_principal(principal: Principal | None, whom: Hashable) -> Principal | None:
