@@ -182,7 +182,7 @@ class TypeScript:
 def alias(name: str, options: Iterable[str], doc: str = "") -> str:
     """Return a type that is one of `options`."""
     line = f"export type {name} = {' | '.join(options := list(options))};\n"
-    if len(line) > _LINE:
+    if len(line) - 1 > _LINE:
         line = f"export type {name} =\n  | " + "\n  | ".join(options) + ";\n"
     return comment(doc) + line
 

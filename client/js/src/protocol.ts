@@ -9,19 +9,7 @@ export const SUBPROTOCOL = "plait.v1";
 export const UNANSWERED = 64;
 
 /** What a client sends. */
-export type ClientMessage =
-  | Join
-  | Push
-  | Call
-  | Cancel
-  | Message
-  | Emit
-  | Presence
-  | Auth
-  | Ping
-  | Open
-  | Close
-  | Send;
+export type ClientMessage = Join | Push | Call | Cancel | Message | Emit | Presence | Auth | Ping | Open | Close | Send;
 
 /** What a server sends. */
 export type ServerMessage =

@@ -169,7 +169,7 @@ test("what happens to a page or its network gives reason to doubt an open socket
   expect(heard.waiting).toEqual([]);
 });
 
-test("a socket that is connected anew is closed, and another opens at once, each time", async () => {
+test("a socket that is connected again is closed, and another opens at once, each time", async () => {
   const { socket, opens, closes } = connect();
   let wait = Infinity;
   for (let time = 0; time < 8; time++) {

@@ -85,7 +85,7 @@ async def test_an_event_that_is_not_of_its_type_is_refused(house: House) -> None
     ada, grace = await meet(house)
     ada.send("emit", name="cursor", data={"x": "left"})
     assert ada.frames == [refusal("invalid_arguments", "cursor/x: Expected `int`, got `str`", path="/x")]
-    # Members that the type does not have reach nobody.
+    # Members that the type does not have reach no one.
     ada.send("emit", name="cursor", data={"x": 1, "secret": 2})
     assert grace.frames == [
         {"type": "event", "name": "cursor", "data": {"x": 1, "y": 0}, "from": ada.connection.id},
