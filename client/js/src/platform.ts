@@ -12,7 +12,7 @@ const hasAddresses = found.URL && new found.URL("ws://a/b").href === "ws://a/b";
 
 /** The page, and its events; a worker has a location alone, and Node neither. */
 export const page = globalThis as {
-  readonly location?: Location;
+  readonly location?: { readonly host: string; readonly href: string; readonly protocol: string };
   readonly document?: { readonly hidden?: boolean };
   readonly addEventListener?: EventTarget["addEventListener"];
   readonly removeEventListener?: EventTarget["removeEventListener"];
