@@ -16,7 +16,7 @@ SEARCHES: Final = {
     "logout": "login",
     "permissions": "permissions",
     "upload": "files",
-    "useMessages": "javascript-client",
+    "useMessages": "react",
     "mypy": "calls",
 }
 """What readers look for, and the page to be found first."""
