@@ -73,6 +73,7 @@ ROOM_ONLY_IN_SCRIPT: Final = {
     "redo": "see `undo`",
     "resume_history": "see `undo`",
     "rpc": "methods by their names in JavaScript's spelling",
+    "saved_at": "for pages, which show a state before there is a connection",
     "subscribe": "for the frameworks of pages",
     "undo": "for people at an editor",
     "update_presence": "for components of one page, which each set their own members",
@@ -100,6 +101,7 @@ ADDED: Final = {
     "ThreadClient": [
         ("parts.ts", "TextMethods"),
         ("parts.ts", "UndoMethods"),
+        ("parts.ts", "HasCache"),
         ("parts.ts", "HasFiles"),
         ("thread-tasks.ts", "HasTasks"),
         ("queries-part.ts", "QueryMethods"),

@@ -14,6 +14,7 @@ const FILES = {
   "listing.js": "listing.ts",
   "files.js": "files-part.ts",
   "store.js": "store.ts",
+  "cache.js": "cache-part.ts",
 };
 const OPTIONS = {
   ...MANGLED,

@@ -19,7 +19,7 @@ import { messageOf } from "./messages.js";
 import { missing } from "./options.js";
 import type { Keeper, ThreadOptions } from "./options.js";
 import { textComparison } from "./parts.js";
-import type { CompareTexts, HasFiles, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
+import type { CompareTexts, HasCache, HasFiles, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
 import { clock } from "./platform.js";
 import type { PlaceIn, Sendable, ValueAt } from "./places.js";
 import type { PresenceRecord } from "./presence.js";
@@ -35,7 +35,7 @@ export type Unsubscribe = () => void;
 
 /** The methods that the options `text`, `undo` and `queries` bring; without them they throw a TypeError. */
 export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missing extends undefined = undefined>
-  extends TextMethods, UndoMethods, QueryMethods<Rpcs>, HasFiles, HasTasks<Rpcs> {}
+  extends TextMethods, UndoMethods, QueryMethods<Rpcs>, HasFiles, HasCache, HasTasks<Rpcs> {}
 
 /** `subscribe` reports changes of these values; the data of a join about the connection changes with the status. */
 const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence", "ownPresence"] as const;
@@ -73,6 +73,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missi
 
   constructor(options: ThreadOptions<State>) {
     if (options.storage && !options.storage.newQueues) missing("the option storage", "keepIn");
+    if (options.cacheKey && !options.cache) missing("cacheKey", "the option cache");
     bindMethods(this, ThreadClient.prototype);
     this.#options = options;
     for (const [option, names] of Object.entries(METHODS))
@@ -404,12 +405,12 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents, Missi
 
   /** @internal Takes up the parts among the options that the client does not have yet; or `queries` without the option. */
   addParts({ queries }: Pick<ThreadOptions<State>, "queries"> = this.#options): void {
-    const { text, undo, messages, tasks, files, optimistic } = this.#options;
+    const { text, undo, messages, tasks, files, cache, optimistic } = this.#options;
     // Each comparison has a budget of its own.
     const compareTexts: CompareTexts = (before, after) => textComparison(this.#options)?.(before, after) ?? [];
     this.#texts ??= text?.newWatchers(compareTexts);
     this.#history ??= undo?.newHistory(() => clock.now(), this.#options);
-    for (const part of [messages, tasks, files, optimistic])
+    for (const part of [messages, tasks, files, cache, optimistic])
       part?.put(this, this.#link, this.#options, this.#edits, InitialState);
     Object.assign(
       this.#methods,

@@ -114,7 +114,7 @@ function warn(): void {
   } catch {
     // A page has no process.
   }
-  console.warn("useThread: client or storage is another at each render; the first is kept. Create it outside.");
+  console.warn("useThread: client or storage is another at each render: create it outside.");
 }
 
 // Handlers

@@ -1,6 +1,7 @@
 /** The public names of `plait-client`. */
 
 export { bindText } from "./bind-text.js";
+export { cache } from "./cache-part.js";
 export type { CallOptions, Optimism, RpcStream } from "./calls.js";
 export { channels } from "./channels.js";
 export type { ChannelsOptions } from "./channels.js";
@@ -22,6 +23,7 @@ export { optimistic } from "./optimistic.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 export type { Keeper, ThreadOptions } from "./options.js";
 export type {
+  CachePart,
   ComparePart,
   FileInfo,
   FilesPart,

@@ -5,13 +5,13 @@ import type { SessionEvent } from "./events.js";
 import { parse, stringify } from "./exact.js";
 import type { ShownChange } from "./pending.js";
 import { checkNamed, hasHost, socketUrl } from "./options.js";
-import type { ThreadOptions } from "./options.js";
+import type { Keeper, ThreadOptions } from "./options.js";
 import type { ServerMessage } from "./protocol.js";
 import { clock, page, randomId } from "./platform.js";
 import { Session } from "./session.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
-import type { Slot } from "./storage.js";
+import type { KeptSlot } from "./storage.js";
 
 /**
  * "connecting" until the thread is joined or the first attempt fails, "online" while it is joined, "offline" after the
@@ -41,10 +41,12 @@ export class Link {
   error: PlaitError | undefined;
   /** Why the last connection was lost or failed; undefined while the thread is joined. */
   trouble: PlaitError | undefined;
+  /** Keeps data for the next page. */
+  storage: Pick<Keeper, "claim"> | undefined;
   readonly #options: ThreadOptions<unknown>;
   readonly #listener: LinkListener;
   #socket: Socket | undefined;
-  #slot: Slot | undefined;
+  #slot: KeptSlot | undefined;
   #status: Status = "connecting";
   // The token that the server has.
   #token: string | undefined;
@@ -61,6 +63,7 @@ export class Link {
     checkNamed(options);
     if (hasHost(options)) socketUrl(options);
     this.#options = options;
+    this.storage = options.storage;
     this.#listener = listener;
     this.session = new Session({
       client: options.client ?? randomId(),
@@ -86,14 +89,13 @@ export class Link {
   }
 
   /** Connects, with a slot of the storage that belongs to the link from now on; a second call does nothing. */
-  connect(slot?: Slot): void {
+  connect(slot?: KeptSlot): void {
     if (this.#isStarted || this.#isClosing) return;
     const socket = this.#newSocket();
     this.#isStarted = true;
-    const { storage } = this.#options;
-    if (slot || !storage) return this.#start(socket, slot);
+    if (slot || !this.storage) return this.#start(socket, slot);
     // Without a slot, a client works, and keeps nothing.
-    void storage
+    void this.storage
       .claim(this.#options, () => this.#isClosing)
       .catch(() => undefined)
       .then((claimed) => this.#start(socket, claimed));
@@ -131,7 +133,7 @@ export class Link {
     this.#isClosing = this.#isClosed = true;
     this.session.stop(this.closedError);
     this.#socket?.stop();
-    this.#slot?.release();
+    this.#slot?.release(this.error);
     clearTimeout(this.#timer);
     clearTimeout(this.#closeTimer);
     this.pump();
@@ -181,7 +183,7 @@ export class Link {
     });
   }
 
-  #start(socket: Socket, slot: Slot | undefined): void {
+  #start(socket: Socket, slot: KeptSlot | undefined): void {
     if (this.#isClosing) return slot?.release();
     this.#slot = slot;
     slot?.restore(this.session);

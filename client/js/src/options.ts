@@ -4,12 +4,12 @@ import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
 import type { MessagesPart } from "./messages-part.js";
-import type { ComparePart, FilesPart, OptimisticPart, TextPart, UndoPart } from "./parts.js";
+import type { CachePart, ComparePart, FilesPart, OptimisticPart, TextPart, UndoPart } from "./parts.js";
 import { normal, page } from "./platform.js";
 import type { QueriesPart } from "./queries-part.js";
 import type { Token } from "./requests.js";
 import type { WebSocketClass } from "./socket.js";
-import type { Slot, StorageLike } from "./storage.js";
+import type { KeptSlot, StorageLike } from "./storage.js";
 import type { TasksPart } from "./tasks-part.js";
 
 export interface ThreadOptions<State> {
@@ -30,6 +30,10 @@ export interface ThreadOptions<State> {
   schema?: string | undefined;
   /** Keeps the client's id and unanswered changes for the next page: `keepIn(localStorage)` or the like. */
   storage?: Keeper | undefined;
+  /** `cache` of this package: keeps the confirmed state for the next page, which shows it while offline. */
+  cache?: CachePart | undefined;
+  /** Whose state `cache` keeps, such as the id of the user: another user of the browser does not see it. */
+  cacheKey?: string | undefined;
   /** `text` of this package: typing in texts, and listening to changes in them. */
   text?: TextPart | undefined;
   /** `undo` of this package: undo and redo. */
@@ -65,7 +69,7 @@ export interface ThreadOptions<State> {
 export interface Keeper {
   readonly storage: StorageLike;
   /** Returns a place of the storage that only this client uses until it releases it. */
-  claim(options: ThreadOptions<unknown>, isClosing: () => boolean): Promise<Slot>;
+  claim(options: ThreadOptions<unknown>, isClosing: () => boolean): Promise<KeptSlot>;
   /**
    * Returns an object that sends the changes that closed tabs have left; `onEvent` is told of those that the server
    * refuses.

@@ -255,3 +255,17 @@ export interface OptimisticPart {
   /** Gives a client, which may have joined already, optimistic calls. `Base` is the class of a state with edits. */
   put(client: object, link: object, options: object, edits: object, Base: object): void;
 }
+
+/** Keeps a client's confirmed state for the next page. */
+export interface CachePart {
+  put(client: object, link: unknown, options: object): void;
+}
+
+/** The member that the option `cache` gives to a client. */
+export interface HasCache {
+  /**
+   * When the state was kept last, as `Date.now()`: before the thread is joined, by an earlier page. Undefined if none is
+   * kept, and without the option.
+   */
+  readonly savedAt: number | undefined;
+}

@@ -6,6 +6,8 @@
 
 type Maybe<Name extends keyof typeof globalThis> = { readonly [Each in Name]?: (typeof globalThis)[Each] };
 
+type Watch = (name: string, listener: (event: any) => void) => void;
+
 const found = globalThis as unknown as Maybe<"crypto" | "performance" | "URL">;
 // The class of React Native adds slashes.
 const hasAddresses = found.URL && new found.URL("ws://a/b").href === "ws://a/b";
@@ -14,8 +16,8 @@ const hasAddresses = found.URL && new found.URL("ws://a/b").href === "ws://a/b";
 export const page = globalThis as {
   readonly location?: { readonly host: string; readonly href: string; readonly protocol: string };
   readonly document?: { readonly hidden?: boolean };
-  readonly addEventListener?: EventTarget["addEventListener"];
-  readonly removeEventListener?: EventTarget["removeEventListener"];
+  readonly addEventListener?: Watch;
+  readonly removeEventListener?: Watch;
 };
 
 /** Counts milliseconds, steadily where the platform can. */

@@ -66,10 +66,10 @@ export class SharedClients {
   /** Returns the same key for options of the same socket, user, client id and storage. */
   keyOf(options: ThreadOptions<any>): ClientKey {
     const place = hasHost(options) ? socketUrl(options) : `${options.kind}/${options.name}`;
-    const { client = null, storage, token, state } = options;
+    const { client, storage, token, state, cacheKey } = options;
     return {
       thread: JSON.stringify([place, userOf(token), state !== false]),
-      own: JSON.stringify([client, storage ? this.#storages.of(storage.storage) : null]),
+      own: JSON.stringify([client, storage && this.#storages.of(storage.storage), cacheKey]),
     };
   }
 

@@ -2,6 +2,7 @@
 
 import { readBacklog, restore, takeBacklog } from "./backlog.js";
 import type { Backlog } from "./backlog.js";
+import type { PlaitError } from "./errors.js";
 import { stringify } from "./exact.js";
 import { randomId } from "./platform.js";
 import type { Session } from "./session.js";
@@ -29,8 +30,20 @@ const SLOTS = 64;
 /** The milliseconds that other pages have to say that they use a client id. */
 const ANSWER_TIMEOUT = 100;
 
+/** What a link does with a slot. */
+export interface KeptSlot {
+  /** Whether unanswered pushes are kept. */
+  readonly isKept: boolean;
+  /** Makes a session continue with the stored data. */
+  restore(session: Session): void;
+  /** Keeps the changes of a session; must be called before its frames are sent. */
+  keep(session: Session): void;
+  /** Gives the slot to other clients; `error` says why the server has closed this one. */
+  release(error?: PlaitError): void;
+}
+
 /** A key in a storage that only this client uses until it releases it. */
-export class Slot {
+export class Slot implements KeptSlot {
   readonly #storage: StorageLike;
   readonly #key: string;
   readonly release: () => void;

@@ -147,7 +147,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 test("the package is used without its optional peers, and in Node without the types of pages", async () => {
   const project = await Project.make("bare", ["@types/node", "undici-types"]);
   expect(await project.import("plait-client")).toBe(
-    "PlaitError,ThreadClient,bindText,channels,compare,files,keepIn,listThreads,messages,optimistic,queries,tasks,text,undo,watchThreads",
+    "PlaitError,ThreadClient,bindText,cache,channels,compare,files,keepIn,listThreads,messages,optimistic,queries,tasks,text,undo,watchThreads",
   );
   await expect(project.import("plait-client/react")).rejects.toThrow("Cannot find package 'react'");
   await expect(project.import("plait-client/dist/fold.js")).rejects.toThrow("ERR_PACKAGE_PATH_NOT_EXPORTED");

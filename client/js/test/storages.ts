@@ -1,6 +1,7 @@
 /** Storages and locks as pages have them, within one process. */
 
 import type { StorageLike } from "../src/index.js";
+import type { Entry, Shelf } from "../src/cache.js";
 import type { LocksLike } from "../src/storage.js";
 
 /** What localStorage does, in memory; a full one takes nothing more. */
@@ -40,5 +41,26 @@ export class Locks implements LocksLike {
       held.finally(() => this.#held.delete(name)),
     );
     return held;
+  }
+}
+
+/** What IndexedDB does for the tabs of a page, within one process. */
+export class MemoryShelf implements Shelf {
+  readonly entries = new Map<string, Entry>();
+  /** How often an entry was asked for, and written. */
+  asks = 0;
+  writes = 0;
+  isBroken = false;
+
+  change(key: string, change: (entry: Entry | undefined) => Entry | undefined): Promise<Entry | undefined> {
+    if (this.isBroken) return Promise.reject(new DOMException("broken", "UnknownError"));
+    this.asks++;
+    const before = this.entries.get(key);
+    const next = change(before);
+    if (next) {
+      this.entries.set(key, next);
+      this.writes++;
+    }
+    return Promise.resolve(before);
   }
 }

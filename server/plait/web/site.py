@@ -36,7 +36,7 @@ from plait.web.thread_urls import is_run_path, is_thread_path
 __all__ = ["Site"]
 
 # The JavaScript client, and what is used with it, for pages without a build step.
-_PARTS: Final = ("messages", "tasks", "queries", "optimistic", "files")
+_PARTS: Final = ("messages", "tasks", "queries", "optimistic", "files", "cache")
 _CLIENT: Final = ("client.js", "listing.js", "store.js", *(f"{part}.js" for part in _PARTS))
 
 # Seconds that the engine of a shared store gets to answer.
