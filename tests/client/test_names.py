@@ -49,7 +49,6 @@ ROOM_ONLY_IN_PYTHON: Final = {
     "on_presence": "JavaScript's `subscribe` tells of all values that have changed",
     "push": "for the edits of a room without asyncio",
     "shown": "for the edits of a room without asyncio",
-    "update_presence": "in JavaScript, hooks do it",
     "thread": "JavaScript has the two parts `kind` and `name`, which its options have, too",
 }
 ROOM_ONLY_IN_SCRIPT: Final = {
@@ -76,7 +75,6 @@ ROOM_ONLY_IN_SCRIPT: Final = {
     "saved_at": "for pages, which show a state before there is a connection",
     "subscribe": "for the frameworks of pages",
     "undo": "for people at an editor",
-    "update_presence": "for components of one page, which each set their own members",
 }
 MESSAGES_ONLY_IN_PYTHON: Final = {"on_change": "it is given the messages; see `subscribe`"}
 MESSAGES_ONLY_IN_SCRIPT: Final = {
