@@ -30,7 +30,7 @@ export interface Entry {
 
 export interface Shelf {
   /**
-   * Replaces an entry by the result of `change` for it, unless that is undefined; no other tab changes it meanwhile.
+   * Replaces an entry by the result of `change` for it, unless that is undefined; no other tab changes it in between.
    * Resolves to the entry before.
    */
   change(key: string, change: (entry: Entry | undefined) => Entry | undefined): Promise<Entry | undefined>;
