@@ -250,7 +250,7 @@ export class Link {
         this.session.tick();
         this.pump();
       },
-      Math.ceil((due - now()) * 1000),
+      Math.max(0, Math.ceil((due - now()) * 1000)),
     );
   }
 }

@@ -139,6 +139,8 @@ class Connections:
         """Send a change that is durable, and then call `on_change`."""
         if commit.revision.version == 0:
             return
+        if commit.maker is not None:
+            commit.maker.tell_made(self, commit.version)
         if not self._members:
             self.note_unseen()
         count = self.broadcast_change(commit.revision, source=commit.source)

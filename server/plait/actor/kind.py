@@ -18,7 +18,7 @@ from plait.actor.declaration import (
 from plait.actor.endpoints import Endpoints
 from plait.actor.per_actor import PerActor
 from plait.actor.picture_types import find_undecodable
-from plait.actor.rpc import Method, Query, find_methods
+from plait.actor.rpc import Method, Query, TypedJson, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.spelling import find_misspelt, find_nearest
@@ -26,7 +26,6 @@ from plait.state.migrations import find_migrations
 from plait.state.permissions import Rules
 from plait.state.places import FindPlaces, Places, find_places
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
-from plait.state.typed_json import TypedJson
 
 __all__ = ["Kind", "check_name", "kebab_case"]
 

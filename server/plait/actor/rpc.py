@@ -1,22 +1,26 @@
 """Methods that clients may call: `@rpc`, the decoding of arguments, and streams."""
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 import msgspec
 
-from plait.errors import InvalidArguments
-from plait.limits import Limits
+from plait.errors import InvalidArguments, escape_traceback
+from plait.limits import Limits, check_json
 from plait.state.reads import QueryRun, run_query
-from plait.state.typed_json import TypedJson
-from plait_schemas.codec import encode_json
-from plait_schemas.models import check_type
+from plait.state.types import parse_json_error
+from plait_schemas.codec import NOT_JSON, encode_json, make_decoder
+from plait_schemas.models import check_type, find_times
 from plait_schemas.rpc import RPC_MARK, RpcOptions
 from plait_schemas.schema import components
 
-__all__ = ["Arguments", "Asked", "Method", "Query", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
+__all__ = ["Arguments", "Asked", "Method", "Query", "Sent", "Stream", "StreamSink", "TypedJson", "find_methods", "rpc"]
+
+log = logging.getLogger("plait.rpc")
+log.addFilter(escape_traceback)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,6 +85,30 @@ class Stream:
             raise RuntimeError("the stream has ended")
         self._emit_to(what, value)
         self.is_ended = what != "chunk"
+
+
+class TypedJson:
+    """The decoder of one type. Raises TypeError for a type that cannot be decoded."""
+
+    __slots__ = ("_decode", "_times")
+
+    def __init__(self, type_: Any) -> None:
+        self._decode = make_decoder(type_)
+        # The weight of the type, as a multiple of JSON without one.
+        self._times = find_times(type_)
+
+    def decode(self, what: str, raw: msgspec.Raw, limits: Limits, *, path: str = "") -> Any:
+        """Return the value of JSON; `what` and `path` name it in errors. Raises InvalidArguments and TooLarge."""
+        if self._times > 1 or len(raw) > limits.depth:  # Shorter JSON is not nested deeper.
+            check_json(what, raw, limits, self._times, path=path)
+        try:
+            return self._decode(raw)
+        except NOT_JSON as error:
+            message, place = parse_json_error(error)
+            raise InvalidArguments(f"{what}{place}: {message}", path=path + place) from None
+        except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
+            log.error("the type of %s raised %s", what, type(error).__name__, exc_info=error)
+            raise InvalidArguments(f"{what}: refused by its type", path=path) from None
 
 
 class Method:

@@ -90,14 +90,6 @@ class Sockets(Connections):
             connection.view = found[key]
         self.send_change(commit)
 
-    def send_change(self, commit: Commit) -> None:
-        for turn in commit.maker.chain() if isinstance(commit.maker, Turn) else ():
-            # The turn may be one of another thread, which has changed this one.
-            if turn.on_made is not None and turn.actor is self._actor:
-                tell, turn.on_made = turn.on_made, None
-                tell(commit.version)
-        super().send_change(commit)
-
     def note_unseen(self) -> None:
         # The node checks the thread, as its log in memory may be freed.
         self._actor.usage.watch()

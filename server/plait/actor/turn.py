@@ -300,6 +300,13 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             turn.has_stored = turn.has_stored or may_be_stored
             turn = turn.parent
 
+    def tell_made(self, sockets: object, version: int) -> None:
+        """Call `on_made` of this turn and of those that wait for it, if they are turns of the thread of `sockets`."""
+        for turn in self.chain():
+            if turn.on_made is not None and getattr(turn.actor, "sockets", None) is sockets:
+                tell, turn.on_made = turn.on_made, None
+                tell(version)
+
     def count(self) -> None:
         """Count this turn in the turns that wait for it, until it ends or is skipped, as it may make changes."""
         if self.parent is not None:

@@ -58,6 +58,9 @@ class StateTurn(Hashable, Protocol):
     def decide_change(self, *, may_be_stored: bool) -> None:
         """Note the outcome of a change of this turn."""
 
+    def tell_made(self, sockets: object, version: int) -> None:
+        """Tell the callers that wait for it of the first change of the thread with these sockets."""
+
 
 class Turns(Protocol):
     """The turns of a thread, whose code makes changes and reads them before they are durable."""

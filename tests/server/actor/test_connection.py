@@ -71,7 +71,7 @@ class StateWire(Wire):
         self.count += 1
         return Frame(self._prefix + revision.require_json())
 
-    def encode_event(self, name: str, data: object) -> Frame:
+    def encode_event(self, name: str, data: object, sender: str | None = None) -> Frame:
         self.count += 1
         return Frame(self._prefix + name.encode())
 
