@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints, overload
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 import msgspec
 
@@ -232,12 +232,18 @@ class Method:
 
 
 class Asked(NamedTuple):
-    """A query with its arguments."""
+    """A query with its arguments, as the JSON that the client has sent."""
 
     query: "Query"
-    arguments: Arguments
-    # The JSON that the client has sent: two queries with the same key have the same arguments.
-    key: bytes
+    json: bytes
+
+    def arguments(self, limits: Limits) -> Arguments:
+        """Return the decoded arguments, each time other objects. Raises InvalidArguments and TooLarge."""
+        args, kwargs = _decode_asked(self.json)
+        return self.query.arguments(args, kwargs, limits=limits)
+
+
+_decode_asked: Final = msgspec.json.Decoder(tuple[list[msgspec.Raw], dict[str, msgspec.Raw]]).decode
 
 
 class Query(Method):
@@ -256,9 +262,10 @@ class Query(Method):
     def ask(
         self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, limits: Limits
     ) -> Asked:
-        """Return the query with arguments as `arguments` decodes them. Raises InvalidArguments and TooLarge."""
-        arguments = self.arguments(args, kwargs, limits=limits)
-        return Asked(self, arguments, encode_json((self.name, args, kwargs or {})))
+        """Return the query with these arguments. Raises InvalidArguments and TooLarge."""
+        asked = Asked(self, encode_json((args, kwargs or {})))
+        asked.arguments(limits)
+        return asked
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         return self.reads, get_type_hints(self.reads, include_extras=True)

@@ -7,7 +7,6 @@ principal, its result is dropped, and each principal gets a query of its own.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -95,7 +94,7 @@ class LiveQuery:
     @property
     def key(self) -> Hashable:
         """The queries with the same key are one."""
-        return self.asked.key, self.whom
+        return self.asked, self.whom
 
     @property
     def newest(self) -> Outcome | None:
@@ -117,7 +116,7 @@ class LiveQueries:
         self._actor = actor
         self._live: dict[Hashable, LiveQuery] = {}
         # How many principals have each query of their own; a shared one counts as one.
-        self._asked: Counter[bytes] = Counter()
+        self._asked: Counter[Asked] = Counter()
         self._readers: dict[Connection, dict[QueryReader, None]] = {}
         self._passes = actor.use_service(QueryPasses)
 
@@ -176,7 +175,7 @@ class LiveQueries:
         run, query = QueryRun(self._actor.thread, live.principal), live.asked.query
         outcome: Outcome | None
         try:
-            args, kwargs = deepcopy(live.asked.arguments)  # The author's code may change them.
+            args, kwargs = live.asked.arguments(self._actor.limits)
             work = partial(query.reads, self._actor.thread, *args, **kwargs)
             outcome = make_rows(query.name, run_query(self._actor.state, run, work), live.whom, at)
             live.reads = run.reads
@@ -237,12 +236,12 @@ class LiveQueries:
         if asked.query.is_personal:
             principal = reader.connection.principal
             whom = find_whom(principal)
-        live = self._live.get(key := (asked.key, whom))
+        live = self._live.get(key := (asked, whom))
         if live is None:
-            if asked.key not in self._asked and len(self._asked) >= _MOST:
+            if asked not in self._asked and len(self._asked) >= _MOST:
                 raise self._refuse(f"{_MOST} queries of the thread are followed, which is the limit")
             live = self._live[key] = LiveQuery(asked, whom, copy_principal(principal, whom))
-            self._asked[asked.key] += 1
+            self._asked[asked] += 1
             self._actor.state.on_touch = self.touch
             self._mark(live)
         elif live.is_dirty:  # A new reader does not wait for further changes.
@@ -262,11 +261,12 @@ class LiveQueries:
         live, reader.live = reader.live, None
         if live is not None:
             del live.readers[reader]
+            live.waiting.pop(reader, None)
             if not live.readers:
                 del self._live[live.key]
-                self._asked[live.asked.key] -= 1
-                if not self._asked[live.asked.key]:
-                    del self._asked[live.asked.key]
+                self._asked[live.asked] -= 1
+                if not self._asked[live.asked]:
+                    del self._asked[live.asked]
                 if not self._live:
                     self._actor.state.on_touch = None
 
